@@ -1,0 +1,77 @@
+"""Every failure a user can cause, and the exit status it leaves.
+
+0 ok · 1 internal error · 2 usage or data error · 3 nothing feasible · 130 interrupted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum
+
+
+class ExitStatus(IntEnum):
+    """Exit statuses of the command line."""
+
+    OK = 0
+    INTERNAL = 1
+    USAGE = 2
+    INFEASIBLE = 3
+    INTERRUPTED = 130
+
+
+class GpucalcError(Exception):
+    """Base of all errors that are told to the user as one sentence."""
+
+    status = ExitStatus.USAGE
+
+
+class UsageError(GpucalcError):
+    """A bad argument, option or combination of options.
+
+    `problems` holds each violation as a sentence; the message joins them.
+    """
+
+    def __init__(self, *problems: str) -> None:
+        self.problems = tuple(problems)
+        super().__init__("; ".join(problems))
+
+
+class DataError(UsageError):
+    """A file that cannot be read as what it should be, or a value in it that is wrong."""
+
+
+class InfeasibleError(GpucalcError):
+    """The question is well posed and nothing satisfies it."""
+
+    status = ExitStatus.INFEASIBLE
+
+
+def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
+    """The known names closest to `name`, best first; case and punctuation do not matter.
+
+    >>> nearest("H100-SMX", ["h100-sxm-80gb", "a100-sxm-80gb", "mi300x"], 1)
+    ['h100-sxm-80gb']
+    """
+    import difflib
+
+    names = list(known)
+    folded = {n.casefold(): n for n in names}
+    wanted = name.casefold()
+    starts = [n for f, n in folded.items() if wanted and (f.startswith(wanted) or wanted.startswith(f))]
+    close = [folded[f] for f in difflib.get_close_matches(wanted, list(folded), n=count, cutoff=0.5)]
+    ranked = list(dict.fromkeys(starts[:count] + close)) if len(wanted) > 2 else close
+    return ranked[:count]
+
+
+def unknown(kind: str, name: str, known: Iterable[str], hint: str = "") -> UsageError:
+    """The error for a name that is not in `known`, with the nearest ones."""
+    names = list(known)
+    near = nearest(name, names)
+    text = f"unknown {kind} {name!r}"
+    if near:
+        text += "; did you mean " + " or ".join(near) + "?"
+    elif len(names) <= 12:
+        text += "; known: " + ", ".join(names)
+    if hint:
+        text += f" ({hint})"
+    return UsageError(text)
