@@ -1,0 +1,13 @@
+"""Words of the row schema whose position in their tuple is the number that the columns carry."""
+
+from __future__ import annotations
+
+SCHEDULES = ("none", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-1p", "zb-2p", "dualpipe", "dualpipe-v")
+RECOMPUTES = ("none", "selective", "full")
+CP_KINDS = ("ring", "ag", "ulysses")
+OPTIMIZERS = ("adam", "adam8bit", "sgd", "adafactor", "muon")
+METHODS = ("full", "lora", "qlora", "adapter")
+PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "bf16-true", "fp8", "mxfp8", "nvfp4", "mxfp4")
+FLASH_KINDS = ("no", "yes", "fa1", "fa2", "fa3", "vendor")
+MEM_COUNTERS = ("allocated", "reserved", "nvidia-smi")
+FITS = ("fits", "risky", "oom")
