@@ -1,0 +1,171 @@
+"""Placement of groups of ranks in scale-up domains, and the bandwidth that a topology leaves them.
+
+A scale-up domain is the set of GPUs joined by one fabric of NVLink, xGMI, ICI or a PCIe root: a node,
+or the 72 GPUs of an NVL72 rack. Bandwidths are per GPU and one direction.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpucalc.formula import formula
+from gpucalc.units import BytesPerSecond, Count, Ratio
+
+# --- placement -------------------------------------------------------------------------------------
+
+
+@formula(symbol="N", cite="shoeybi2019", valid="ranks, stride, domain >= 1")
+def domains_spanned(ranks: Count, stride: Count, domain: Count) -> Count:
+    """Scale-up domains that a group spans whose neighbours lie `stride` ranks apart.
+
+    A domain holds floor(domain / stride) of them, at least one.
+
+    >>> float(domains_spanned(16, 1, 8)), float(domains_spanned(8, 4, 8)), float(domains_spanned(12, 1, 8))
+    (2.0, 4.0, 2.0)
+    >>> float(domains_spanned(4, 16, 8)), float(domains_spanned(8, 1, 4))
+    (4.0, 2.0)
+    """
+    most_per_domain = np.clip(np.floor_divide(domain, stride), 1, ranks)
+    return np.ceil(ranks / most_per_domain)
+
+
+@formula(symbol="γ", cite="shoeybi2019", valid="ranks, stride, domain >= 1")
+def ranks_per_domain(ranks: Count, stride: Count, domain: Count) -> Count:
+    """Ranks of a group that share a scale-up domain; the mean when they do not divide evenly.
+
+    >>> float(ranks_per_domain(16, 1, 8)), float(ranks_per_domain(8, 4, 8)), float(ranks_per_domain(12, 1, 8))
+    (8.0, 2.0, 6.0)
+    >>> float(ranks_per_domain(64, 8, 72))
+    8.0
+    """
+    most_per_domain = np.clip(np.floor_divide(domain, stride), 1, ranks)
+    return ranks / np.ceil(ranks / most_per_domain)
+
+
+# --- scale-up fabrics ------------------------------------------------------------------------------
+
+
+@formula(symbol="B_g", cite="nvidia_dgx_a100", valid="group >= 1")
+def nvswitch_bandwidth(link_bandwidth: BytesPerSecond, group: Count) -> BytesPerSecond:
+    """Bandwidth of each GPU in a group behind NVSwitch: all of its links, whatever the group.
+
+    >>> float(nvswitch_bandwidth(450e9, 2))
+    450000000000.0
+    """
+    return link_bandwidth * np.minimum(group, 1)
+
+
+@formula(symbol="B_g", cite="rocm_xgmi_blog", valid="1 <= group <= domain")
+def full_mesh_bandwidth(link_bandwidth: BytesPerSecond, group: Count, domain: Count) -> BytesPerSecond:
+    """Bandwidth of each GPU in a group of a full mesh: one link to each peer, so (g-1)/(domain-1) of all.
+
+    MI300X: 7 links of 64 GB/s. A pair gets 64, four GPUs 192, all eight 448 GB/s.
+
+    >>> float(full_mesh_bandwidth(448e9, 2, 8)) / 1e9, float(full_mesh_bandwidth(448e9, 8, 8)) / 1e9
+    (64.0, 448.0)
+    """
+    peers = np.maximum(domain - 1, 1)
+    return link_bandwidth * np.clip(group - 1, 1, peers) / peers
+
+
+@formula(symbol="B_g", cite="nvidia_dgx1", valid="1 <= group <= 8; six links per GPU")
+def hybrid_cube_mesh_bandwidth(link_bandwidth: BytesPerSecond, group: Count) -> BytesPerSecond:
+    """Bandwidth of each GPU in a group of the DGX-1 hybrid cube mesh (V100, six NVLink 2 links).
+
+    In a quad of four GPUs, each one has two double and two single connections, one of which leaves
+    the quad: a pair uses at most two links, four GPUs form rings on four, all eight use all six.
+
+    >>> [float(hybrid_cube_mesh_bandwidth(150e9, g)) / 1e9 for g in (2, 4, 8)]
+    [50.0, 100.0, 150.0]
+    """
+    return link_bandwidth * np.select([np.less_equal(group, 2), np.less_equal(group, 4)], [1 / 3, 2 / 3], 1.0)
+
+
+@formula(symbol="B_g", cite="pcisig_pcie5", valid="group >= 1")
+def pcie_bandwidth(link_bandwidth: BytesPerSecond, group: Count, bridge_sharing: Ratio) -> BytesPerSecond:
+    """Bandwidth of each GPU in a group on PCIe: a pair has its slot, more share the host's bridges.
+
+    `bridge_sharing` is the share of the slot that is left when more than two GPUs cross the host.
+
+    >>> float(pcie_bandwidth(63e9, 2, 0.75)) / 1e9, float(pcie_bandwidth(63e9, 8, 0.75)) / 1e9
+    (63.0, 47.25)
+    """
+    return link_bandwidth * np.where(np.greater(group, 2), bridge_sharing, 1.0)
+
+
+@formula(symbol="B_g", cite="jouppi2023", valid="group >= 1; dimensions 1, 2 or 3")
+def torus_bandwidth(link_bandwidth: BytesPerSecond, group: Count, domain: Count, dimensions: Count) -> BytesPerSecond:
+    """Bandwidth of each chip in a group on a torus: the dimensions it extends over carry its rings.
+
+    A group along a line uses the two directions of one dimension, 1/dimensions of the links; one that
+    fills a plane or the cube uses more. A dimension is domain^(1/dimensions) chips long.
+
+    >>> float(torus_bandwidth(200e9, 16, 256, 2)) / 1e9, float(torus_bandwidth(200e9, 256, 256, 2)) / 1e9
+    (100.0, 200.0)
+    """
+    side = np.maximum(domain, 2) ** (1 / dimensions)
+    used = np.clip(np.ceil(np.log(np.maximum(group, 2)) / np.log(side) - 1e-9), 1, dimensions)
+    return link_bandwidth * used / dimensions
+
+
+# --- networks between domains ----------------------------------------------------------------------
+
+
+@formula(symbol="φ", cite="leiserson1985", valid="nodes >= 1; oversubscription >= 1; pod >= 1 node")
+def fat_tree_share(nodes: Count, pod: Count, oversubscription: Ratio) -> Ratio:
+    """Share of its NIC rate that a node keeps on a fat tree whose pods are joined at 1:oversubscription.
+
+    Traffic of a collective whose ring or rails stay in a pod is undisturbed. Beyond it, the share of
+    a uniform pattern that leaves the pod, (nodes-pod)/nodes, meets the thinner upper tier.
+
+    >>> float(fat_tree_share(64, 384, 7.0)), float(fat_tree_share(768, 384, 7.0))
+    (1.0, 0.2857142857142857)
+    >>> float(fat_tree_share(4096, 384, 1.0))
+    1.0
+    """
+    leaving = np.maximum(nodes - pod, 0) / nodes
+    return 1.0 / np.maximum(1.0, leaving * oversubscription)
+
+
+@formula(symbol="φ", cite="wang2023_rail", valid="ranks_per_domain >= 1")
+def rail_share(domains: Count, ranks_per_domain: Count, domain: Count, rail_only_share: Ratio) -> Ratio:
+    """Share of its NIC rate that a rank keeps on a rail-optimised network.
+
+    A group that fills its domains sends along its rails, on one switch tier. One that does not must
+    reach other rails: through the spine, or through NVLink, at `rail_only_share` of the rate.
+
+    >>> float(rail_share(4, 8, 8, 0.8)), float(rail_share(4, 1, 8, 1.0)), float(rail_share(1, 4, 8, 0.5))
+    (1.0, 1.0, 1.0)
+    """
+    crosses = np.greater(domains, 1) & np.less(ranks_per_domain, domain) & np.greater(ranks_per_domain, 1)
+    return np.where(crosses, rail_only_share, 1.0)
+
+
+@formula(symbol="φ", cite="kim2008_dragonfly", valid="nodes, group_nodes >= 1; global_taper > 0")
+def dragonfly_share(nodes: Count, group_nodes: Count, global_taper: Ratio) -> Ratio:
+    """Share of its NIC rate that a node keeps on a dragonfly with `group_nodes` nodes in a group.
+
+    The share of uniform traffic that leaves the group, (nodes-group)/nodes, is limited by the global
+    links, `global_taper` of the injection rate; minimal routing, at most three switch hops.
+
+    >>> float(dragonfly_share(64, 128, 0.5)), float(dragonfly_share(512, 128, 0.5))
+    (1.0, 0.6666666666666666)
+    """
+    leaving = np.maximum(nodes - group_nodes, 0) / nodes
+    return 1.0 / np.maximum(1.0, leaving / global_taper)
+
+
+@formula(symbol="φ", cite="dally2004", valid="nodes >= 1; dimensions 1, 2 or 3")
+def torus_share(nodes: Count, dimensions: Count) -> Ratio:
+    """Share of the injection rate that uniform all-to-all traffic keeps on a torus, from its bisection.
+
+    A torus of side s has a mean distance of s/4 in each of d dimensions, so a node's 2d links carry
+    2d/(d·s/4) = 8/s links of new traffic: a share of 4/(s·d). Rings between neighbours are not slowed.
+
+    16·16·16: bisection 512 links for 1024 nodes' worth of crossing traffic, half a link of six:
+
+    >>> round(float(torus_share(4096, 3)), 6), float(torus_share(4, 2))
+    (0.083333, 1.0)
+    """
+    side = nodes ** (1 / dimensions)
+    return np.minimum(1.0, 4.0 / (side * dimensions))
