@@ -1,0 +1,230 @@
+"""Shapes and memory traffic of one transformer layer on one rank.
+
+Symbols: b micro-batch, s sequence, c context-parallel ranks, t tensor-parallel ranks, T = b·s/c tokens
+of a micro-batch on a rank, h hidden, a heads, g key/value heads, d head size, f feed-forward width,
+σ = t with sequence parallelism, else 1.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpucalc.formula import formula
+from gpucalc.units import Bytes, Count, Flag, Ratio, Seconds
+
+
+@formula(symbol="T", cite="narayanan2021", valid="cp >= 1")
+def micro_tokens(micro_batch: Count, seq_len: Count, cp: Count) -> Count:
+    """Tokens of a micro-batch on one rank.
+
+    >>> float(micro_tokens(2, 8192, 4))
+    4096.0
+    """
+    return micro_batch * seq_len / cp
+
+
+@formula(symbol="σ", cite="korthikanti2022", valid="tp >= 1")
+def sequence_ranks(sequence_parallel: Flag, tp: Count) -> Count:
+    """Ranks over which the residual stream is split: t with sequence parallelism, else 1.
+
+    >>> float(sequence_ranks(1, 8)), float(sequence_ranks(0, 8))
+    (8.0, 1.0)
+    """
+    return 1.0 + sequence_parallel * (tp - 1)
+
+
+@formula(symbol="n_qkv", cite="shoeybi2019", valid="key/value heads fewer than t are replicated")
+def qkv_width(heads: Count, kv_heads: Count, head_dim: Count, v_head_dim: Count, tp: Count) -> Count:
+    """Columns of the query, key and value projection on one rank.
+
+    >>> float(qkv_width(64, 8, 128, 128, 8))
+    1280.0
+    """
+    return (heads * head_dim + np.maximum(kv_heads, tp) * (head_dim + v_head_dim)) / tp
+
+
+@formula(symbol="a·d/t", cite="shoeybi2019", valid="")
+def attention_width(heads: Count, v_head_dim: Count, tp: Count) -> Count:
+    """Columns of the attention output on one rank.
+
+    >>> float(attention_width(64, 128, 8))
+    1024.0
+    """
+    return heads * v_head_dim / tp
+
+
+@formula(symbol="f_layer/t", cite="shazeer2020", valid="mean over dense and expert layers")
+def feed_forward_width(
+    ffn_hidden: Count,
+    dense_layers: Count,
+    experts_per_token: Count,
+    expert_ffn_hidden: Count,
+    shared_expert_ffn_hidden: Count,
+    moe_layers: Count,
+    layers: Count,
+    tp: Count,
+) -> Count:
+    """Feed-forward columns that one token passes on one rank, mean over the layers.
+
+    >>> float(feed_forward_width(14336, 32, 0, 0, 0, 0, 32, 4))
+    3584.0
+    """
+    routed = experts_per_token * expert_ffn_hidden + shared_expert_ffn_hidden
+    return (ffn_hidden * dense_layers + routed * moe_layers) / layers / tp
+
+
+@formula(symbol="Q_ew", cite="korthikanti2022", valid="16-bit activations")
+def elementwise_traffic(
+    tokens: Count,
+    hidden: Count,
+    sequence_ranks: Count,
+    feed_forward: Count,
+    gated: Flag,
+    qkv: Count,
+    residual_bytes: Bytes = 22.0,
+    activation_bytes: Bytes = 4.0,
+    gate_bytes: Bytes = 2.0,
+    qkv_bytes: Bytes = 4.0,
+) -> Bytes:
+    """HBM bytes of the forward element-wise operations of a layer, each passing its operands once.
+
+    Per token: two norms, two residual additions and dropout over h (eleven passes of 2 B), the activation
+    over f (read, write; a gate reads twice), rotary or bias over q, k, v (read, write).
+
+    >>> float(elementwise_traffic(1, 1000, 1, 4000, 0, 3000))
+    50000.0
+    """
+    per_token = residual_bytes * hidden / sequence_ranks + (activation_bytes + gate_bytes * gated) * feed_forward
+    return tokens * (per_token + qkv_bytes * qkv)
+
+
+@formula(symbol="Q_norm", cite="korthikanti2022", valid="norm not fused")
+def unfused_norm_traffic(
+    tokens: Count, hidden: Count, sequence_ranks: Count, fused_norm: Flag, extra_norm_bytes: Bytes = 20.0
+) -> Bytes:
+    """Further HBM bytes of a layer whose norms run as separate kernels (cast, square, mean, scale, multiply).
+
+    >>> float(unfused_norm_traffic(10, 100, 1, 0)), float(unfused_norm_traffic(10, 100, 1, 1))
+    (20000.0, 0.0)
+    """
+    return (1 - fused_norm) * extra_norm_bytes * tokens * hidden / sequence_ranks
+
+
+@formula(symbol="Q_cast", cite="micikevicius2022", valid="8- and 4-bit matrix products")
+def cast_traffic(
+    tokens: Count,
+    hidden: Count,
+    attention_columns: Count,
+    feed_forward: Count,
+    low_precision: Flag,
+    hidden_bytes: Bytes = 8.0,
+    column_bytes: Bytes = 4.0,
+) -> Bytes:
+    """HBM bytes of quantising the inputs of a layer's products: both orientations of each operand.
+
+    >>> float(cast_traffic(1, 1000, 1000, 4000, 1)), float(cast_traffic(1, 1000, 1000, 4000, 0))
+    (28000.0, 0.0)
+    """
+    return low_precision * tokens * (hidden_bytes * hidden + column_bytes * (attention_columns + feed_forward))
+
+
+@formula(symbol="q", cite="gpucalc-calibration", valid="kernels of one layer's forward pass")
+def launched_operations(
+    flash: Flag,
+    tp: Count,
+    adapters: Flag,
+    moe_layers: Count,
+    layers: Count,
+    base_operations: Count = 12.0,
+    flash_operations: Count = 4.0,
+    parallel_operations: Count = 4.0,
+    adapter_ratio: Ratio = 1.6,
+    expert_ratio: Ratio = 10.0,
+) -> Count:
+    """Host operations that launch one layer's forward pass, mean over dense and expert layers.
+
+    >>> float(launched_operations(1, 1, 0, 0, 32))
+    16.0
+    """
+    dense = base_operations + flash_operations * flash + parallel_operations * (tp > 1)
+    return dense * (1 + (adapter_ratio - 1) * adapters) * (1 + (expert_ratio - 1) * moe_layers / layers)
+
+
+@formula(symbol="t_host", cite="gpucalc-calibration", valid="")
+def host_time(operations: Count, seconds_per_operation: Seconds) -> Seconds:
+    """Time the host needs to launch the kernels of a layer; a floor under the device's time.
+
+    >>> float(host_time(16, 10e-6))
+    0.00016
+    """
+    return operations * seconds_per_operation
+
+
+@formula(symbol="max(t_dev, t_host)", cite="williams2009", valid="")
+def bounded_below(time: Seconds, floor: Seconds) -> Seconds:
+    """The device's time or the host's, whichever is longer.
+
+    >>> float(bounded_below(1.0, 2.0))
+    2.0
+    """
+    return np.maximum(time, floor)
+
+
+@formula(symbol="k·T/E_loc", cite="liu2024moe", valid="balanced routing times the load factor")
+def tokens_per_expert(
+    tokens: Count, experts_per_token: Count, experts: Count, tp: Count, ep: Count, etp: Count
+) -> Count:
+    """Tokens that one expert receives per micro-batch under balanced routing.
+
+    An expert group of ep·etp ranks holds the tokens of ep·etp/t micro-batches.
+
+    >>> float(tokens_per_expert(4096, 8, 64, 1, 8, 1))
+    4096.0
+    """
+    return tokens * etp / tp * experts_per_token * ep / np.maximum(experts, 1)
+
+
+@formula(symbol="Q_perm", cite="liu2024moe", valid="")
+def permutation_traffic(
+    tokens: Count, experts_per_token: Count, hidden: Count, tp: Count, bytes_per_element: Bytes = 8.0
+) -> Bytes:
+    """HBM bytes of sorting tokens by expert and back: each copy read and written, twice.
+
+    >>> float(permutation_traffic(10, 2, 100, 1))
+    16000.0
+    """
+    return bytes_per_element * experts_per_token * tokens * hidden / tp
+
+
+@formula(symbol="t_layer", cite="gpucalc-counting", valid="shares add up to 1")
+def mean_over_layers(time: Seconds, kind_layers: Count, layers: Count) -> Seconds:
+    """Contribution of a kind of layer to the average layer.
+
+    >>> float(mean_over_layers(2.0, 8, 32))
+    0.5
+    """
+    return time * kind_layers / layers
+
+
+@formula(symbol="κ·t", cite="gpucalc-calibration", valid="")
+def scaled_time(time: Seconds, factor: Ratio) -> Seconds:
+    """A time multiplied by a documented factor.
+
+    >>> float(scaled_time(2.0, 1.5))
+    3.0
+    """
+    return time * factor
+
+
+@formula(symbol="t_exposed", cite="gpucalc-calibration", valid="0 <= hidden_share <= 1")
+def exposed_time(communication: Seconds, window: Seconds, hidden_share: Ratio, residual: Ratio) -> Seconds:
+    """Communication that compute does not hide.
+
+    What exceeds the usable share of the window is exposed whole; of what runs beside compute a residual
+    remains, since both share multiprocessors and memory.
+
+    >>> float(exposed_time(1.0, 4.0, 0.9, 0.25)), float(exposed_time(4.0, 1.0, 0.9, 0.0))
+    (0.25, 3.1)
+    """
+    overlapped = np.minimum(communication, window)
+    return np.maximum(communication - hidden_share * window, residual * overlapped)

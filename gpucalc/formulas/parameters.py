@@ -1,0 +1,157 @@
+"""Parameters held by one rank, by parallel dimension.
+
+Symbols: L layers, h hidden, p pipeline stages, t tensor-parallel ranks, e expert-parallel ranks.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpucalc.formula import formula
+from gpucalc.units import Count, Flag, Ratio
+
+
+@formula(symbol="L_stage", cite="narayanan2021", valid="1 <= pp <= layers")
+def stage_layers(layers: Count, pp: Count) -> Count:
+    """Layers of the longest pipeline stage; uneven stages are legal and the longest decides.
+
+    >>> float(stage_layers(126, 16))
+    8.0
+    """
+    return np.ceil(layers / pp)
+
+
+@formula(symbol="L_first", cite="narayanan2021", valid="1 <= pp <= layers")
+def first_stage_layers(layers: Count, pp: Count, longest: Count) -> Count:
+    """Layers of the first stage, which gives up one when two or more layers are missing.
+
+    >>> float(first_stage_layers(126, 16, 8)), float(first_stage_layers(105, 2, 53))
+    (7.0, 53.0)
+    """
+    missing = longest * pp - layers
+    return longest - (missing >= 2)
+
+
+@formula(symbol="L_last", cite="narayanan2021", valid="1 <= pp <= layers")
+def last_stage_layers(layers: Count, pp: Count, longest: Count) -> Count:
+    """Layers of the last stage, which holds the head and so gives up a layer first.
+
+    >>> float(last_stage_layers(126, 16, 8)), float(last_stage_layers(96, 8, 12))
+    (7.0, 12.0)
+    """
+    missing = longest * pp - layers
+    return longest - (missing >= 1)
+
+
+@formula(symbol="N_dense,rank", cite="shoeybi2019", valid="tp >= 1")
+def layer_parameters_dense(
+    attention_parameters: Count,
+    attention_layers: Count,
+    linear_mixer_parameters: Count,
+    linear_layers: Count,
+    dense_mlp_parameters: Count,
+    dense_layers: Count,
+    shared_expert_parameters: Count,
+    moe_layers: Count,
+    layers: Count,
+    tp: Count,
+) -> Count:
+    """Tensor-sharded parameters of an average layer on one rank, without routed experts.
+
+    >>> float(layer_parameters_dense(4e6, 2, 0, 0, 8e6, 2, 0, 0, 2, 4))
+    3000000.0
+    """
+    mixers = attention_parameters * attention_layers + linear_mixer_parameters * linear_layers
+    feed_forward = dense_mlp_parameters * dense_layers + shared_expert_parameters * moe_layers
+    return (mixers + feed_forward) / layers / tp
+
+
+@formula(symbol="N_rep,rank", cite="shoeybi2019", valid="layers >= 1")
+def layer_parameters_replicated(
+    norm_parameters: Count, router_parameters: Count, moe_layers: Count, layers: Count
+) -> Count:
+    """Parameters of an average layer that every tensor-parallel rank holds: norms and router.
+
+    >>> float(layer_parameters_replicated(8192, 100, 1, 2))
+    8242.0
+    """
+    return norm_parameters + router_parameters * moe_layers / layers
+
+
+@formula(symbol="N_exp,rank", cite="liu2024moe", valid="ep divides experts")
+def layer_parameters_experts(
+    experts: Count, expert_parameters: Count, moe_layers: Count, layers: Count, ep: Count, etp: Count
+) -> Count:
+    """Routed-expert parameters of an average layer on one rank.
+
+    >>> float(layer_parameters_experts(64, 1e6, 27, 27, 8, 2))
+    4000000.0
+    """
+    return experts * expert_parameters * moe_layers / layers / (ep * etp)
+
+
+@formula(symbol="N_first", cite="shoeybi2019", valid="tp >= 1")
+def first_stage_extra(
+    embedding_parameters: Count, other_parameters: Count, head_parameters: Count, pp: Count, tp: Count
+) -> Count:
+    """Parameters of the first stage beside its layers: embeddings, and the head when it is the only stage.
+
+    >>> float(first_stage_extra(8e6, 0, 8e6, 1, 2)), float(first_stage_extra(8e6, 0, 8e6, 4, 2))
+    (8000000.0, 4000000.0)
+    """
+    return (embedding_parameters + head_parameters * (pp == 1)) / tp + other_parameters
+
+
+@formula(symbol="N_last", cite="shoeybi2019", valid="tp >= 1")
+def last_stage_extra(
+    embedding_parameters: Count, head_parameters: Count, tied_embeddings: Flag, pp: Count, tp: Count
+) -> Count:
+    """Parameters of the last of several stages beside its layers: the head, a copy of the embedding when tied.
+
+    >>> float(last_stage_extra(8e6, 0, 1, 4, 2)), float(last_stage_extra(8e6, 8e6, 0, 4, 2))
+    (4000000.0, 4000000.0)
+    """
+    head = np.where(tied_embeddings > 0, embedding_parameters, head_parameters)
+    return np.where(pp > 1, head / tp, 0.0)
+
+
+@formula(symbol="N_first,stage", cite="narayanan2021", valid="")
+def stage_parameters(per_layer: Count, stage_depth: Count, extra: Count) -> Count:
+    """Parameters of one kind on one rank of a stage.
+
+    >>> float(stage_parameters(1e6, 10, 5e5))
+    10500000.0
+    """
+    return per_layer * stage_depth + extra
+
+
+@formula(symbol="r·(n_in+n_out)", cite="hu2021", valid="adapters on all linear layers of a block")
+def lora_parameters(
+    lora_rank: Count,
+    hidden: Count,
+    heads: Count,
+    kv_heads: Count,
+    head_dim: Count,
+    ffn_hidden: Count,
+    gated: Flag,
+    mlp_adapters: Flag,
+) -> Count:
+    """Adapter parameters of one layer: r·(inputs + outputs) of each adapted matrix.
+
+    >>> float(lora_parameters(8, 4096, 32, 32, 128, 11008, 1, 0))
+    262144.0
+    """
+    query_out = 2 * (hidden + heads * head_dim)
+    key_value = 2 * (hidden + kv_heads * head_dim)
+    mlp = mlp_adapters * (2 + gated) * (hidden + ffn_hidden)
+    return lora_rank * (query_out + key_value + mlp)
+
+
+@formula(symbol="active share", cite="fedus2021", valid="0 < experts_per_token <= experts")
+def expert_share_used(experts_per_token: Count, experts: Count) -> Ratio:
+    """Share of the routed experts that one token visits.
+
+    >>> float(expert_share_used(8, 256))
+    0.03125
+    """
+    return experts_per_token / np.maximum(experts, 1)

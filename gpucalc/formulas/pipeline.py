@@ -1,0 +1,154 @@
+"""Pipeline schedules: bubble, in-flight micro-batches, and the time of a step.
+
+Symbols: p stages, v virtual stages per rank, m micro-batches, F forward, B activation gradient and
+W weight gradient of one micro-batch on the longest stage.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpucalc.formula import formula
+from gpucalc.units import Count, Ratio, Seconds
+
+
+@formula(symbol="m", cite="narayanan2021", valid="")
+def micro_batches(global_batch: Count, dp: Count, micro_batch: Count) -> Count:
+    """Micro-batches per step and replica; a last, partly filled one counts whole.
+
+    >>> float(micro_batches(1536, 64, 2)), float(micro_batches(10, 4, 1))
+    (12.0, 3.0)
+    """
+    return np.ceil(global_batch / (dp * micro_batch))
+
+
+@formula(symbol="t_bubble", cite="narayanan2021", valid="1F1B and GPipe")
+def fill_drain_bubble(pp: Count, stage_time: Seconds) -> Seconds:
+    """Idle time of a pipeline that fills and drains once: (p-1)·(F+B+W).
+
+    >>> float(fill_drain_bubble(4, 2.0))
+    6.0
+    """
+    return (pp - 1) * stage_time
+
+
+@formula(symbol="t_bubble", cite="narayanan2021", valid="pp divides the micro-batches")
+def interleaved_bubble(pp: Count, vpp: Count, stage_time: Seconds) -> Seconds:
+    """Idle time of the interleaved schedule: (p-1)/v·(F+B+W).
+
+    >>> float(interleaved_bubble(4, 3, 2.0))
+    2.0
+    """
+    return (pp - 1) / vpp * stage_time
+
+
+@formula(symbol="t_bubble", cite="qi2024", valid="weight_fill 2 (H1), 3 (2p) in the ideal")
+def zero_bubble_bubble(pp: Count, stage_time: Seconds, weight_time: Seconds, weight_fill: Ratio) -> Seconds:
+    """Idle time when weight gradients fill the bubble: (p-1)·(F+B+W - fill·W), never negative.
+
+    >>> float(zero_bubble_bubble(5, 3.0, 1.0, 2.0))
+    4.0
+    """
+    return (pp - 1) * np.maximum(stage_time - weight_fill * weight_time, 0.0)
+
+
+@formula(symbol="t_bubble", cite="deepseek2024", valid="pp even")
+def dualpipe_bubble(pp: Count, forward_time: Seconds, backward_time: Seconds, weight_time: Seconds) -> Seconds:
+    """Idle time of DualPipe: (p/2-1)·(F + 2·(B+W) - 3·W).
+
+    >>> float(dualpipe_bubble(8, 1.0, 2.0, 1.0))
+    6.0
+    """
+    return np.maximum(pp / 2 - 1, 0.0) * np.maximum(forward_time + 2 * backward_time - 3 * weight_time, 0.0)
+
+
+@formula(symbol="t_bubble", cite="deepseek2024", valid="two half stages per rank")
+def dualpipe_v_bubble(pp: Count, forward_time: Seconds, backward_time: Seconds, weight_time: Seconds) -> Seconds:
+    """Idle time of DualPipe-V, whose ranks hold two half stages: (p-1)/2·(F + 2·(B+W) - 3·W).
+
+    >>> float(dualpipe_v_bubble(5, 1.0, 2.0, 1.0))
+    4.0
+    """
+    return (pp - 1) / 2 * np.maximum(forward_time + 2 * backward_time - 3 * weight_time, 0.0)
+
+
+@formula(symbol="t_dep", cite="qi2024", valid="weight gradients of the last micro-batch cannot be moved")
+def zero_bubble_floor(
+    micro_batches: Count, pp: Count, forward_time: Seconds, backward_time: Seconds, weight_time: Seconds
+) -> Seconds:
+    """Critical path of a zero-bubble schedule: (m+p-1)·(F+B) + W; it rules when m < p.
+
+    >>> float(zero_bubble_floor(4, 8, 1.0, 2.0, 1.0))
+    23.0
+    """
+    return (micro_batches + pp - 1) * (forward_time + backward_time - weight_time) + weight_time
+
+
+@formula(symbol="m·t_last", cite="narayanan2021", valid="")
+def steady_time(micro_batches: Count, slowest_stage: Seconds) -> Seconds:
+    """Time in which the slowest stage works through all micro-batches.
+
+    >>> float(steady_time(8, 0.5))
+    4.0
+    """
+    return micro_batches * slowest_stage
+
+
+@formula(symbol="2v·t_p2p", cite="narayanan2021", valid="pp > 1")
+def stage_transfer_time(pp: Count, vpp: Count, hop: Seconds, exposed_share: Ratio) -> Seconds:
+    """Exposed transfers of one micro-batch at a stage: one hop forward and one back per virtual stage.
+
+    >>> float(stage_transfer_time(4, 2, 1e-3, 0.75)), float(stage_transfer_time(1, 1, 1e-3, 0.75))
+    (0.003, 0.0)
+    """
+    return (pp > 1) * 2 * vpp * exposed_share * hop
+
+
+@formula(symbol="q_1F1B", cite="narayanan2021", valid="stage_index from 0")
+def in_flight_1f1b(micro_batches: Count, pp: Count, stage_index: Count) -> Count:
+    """Micro-batches whose activations a stage holds under 1F1B: min(m, p - i).
+
+    >>> float(in_flight_1f1b(32, 8, 0)), float(in_flight_1f1b(4, 8, 0))
+    (8.0, 4.0)
+    """
+    return np.minimum(micro_batches, pp - stage_index)
+
+
+@formula(symbol="q_int", cite="korthikanti2022", valid="vpp > 1")
+def in_flight_interleaved(micro_batches: Count, pp: Count, vpp: Count, stage_index: Count) -> Count:
+    """Micro-batches in flight of the interleaved schedule: p - i, and (p-1)/v more for the extra chunks.
+
+    >>> float(in_flight_interleaved(32, 8, 2, 0))
+    11.5
+    """
+    return np.minimum(micro_batches, (pp - stage_index) + (pp - 1) / vpp)
+
+
+@formula(symbol="q_ZB1", cite="qi2024", valid="one-activation schedules: ZB-H1, ZB-1p")
+def in_flight_zero_bubble_1(micro_batches: Count, pp: Count, stage_index: Count) -> Count:
+    """Micro-batches in flight when weight gradients wait: one more than 1F1B, on every stage up to p.
+
+    >>> float(in_flight_zero_bubble_1(32, 8, 0)), float(in_flight_zero_bubble_1(32, 8, 7))
+    (9.0, 2.0)
+    """
+    return np.minimum(micro_batches, pp - stage_index + 1)
+
+
+@formula(symbol="q_ZB2", cite="qi2024", valid="two-activation schedule: ZB-2p")
+def in_flight_zero_bubble_2(micro_batches: Count, pp: Count) -> Count:
+    """Micro-batches in flight of the schedule that buys a zero bubble with memory: min(m, 2p-1).
+
+    >>> float(in_flight_zero_bubble_2(32, 8))
+    15.0
+    """
+    return np.minimum(micro_batches, 2 * pp - 1)
+
+
+@formula(symbol="q_DP", cite="deepseek2024", valid="DualPipe and DualPipe-V")
+def in_flight_dualpipe(micro_batches: Count, pp: Count) -> Count:
+    """Micro-batches in flight of DualPipe, p + 1 on every stage.
+
+    >>> float(in_flight_dualpipe(40, 8))
+    9.0
+    """
+    return np.minimum(micro_batches, pp + 1)
