@@ -82,30 +82,49 @@ def hybrid_cube_mesh_bandwidth(link_bandwidth: BytesPerSecond, group: Count) -> 
 
 
 @formula(symbol="B_g", cite="pcisig_pcie5", valid="group >= 1")
-def pcie_bandwidth(link_bandwidth: BytesPerSecond, group: Count, bridge_sharing: Ratio) -> BytesPerSecond:
-    """Bandwidth of each GPU in a group on PCIe: a pair has its slot, more share the host's bridges.
+def pcie_bandwidth(
+    link_bandwidth: BytesPerSecond, group: Count, bridge_sharing: Ratio, bridge_exponent: Ratio
+) -> BytesPerSecond:
+    """Bandwidth of each GPU in a group on PCIe: a pair has its slots, more share the host's bridges.
 
-    `bridge_sharing` is the share of the slot that is left when more than two GPUs cross the host.
+    `bridge_sharing` is the share of a slot that four GPUs keep. With peer-to-peer it stays so for more
+    (exponent 0); staged through host memory it falls with the group.
 
-    >>> float(pcie_bandwidth(63e9, 2, 0.75)) / 1e9, float(pcie_bandwidth(63e9, 8, 0.75)) / 1e9
-    (63.0, 47.25)
+    >>> [float(pcie_bandwidth(64e9, g, 0.75, 0.0)) / 1e9 for g in (2, 4, 8)]
+    [64.0, 48.0, 48.0]
+    >>> [float(pcie_bandwidth(32e9, g, 0.25, 2.0)) / 1e9 for g in (2, 4, 8)]
+    [32.0, 8.0, 2.0]
     """
-    return link_bandwidth * np.where(np.greater(group, 2), bridge_sharing, 1.0)
+    shared = bridge_sharing * (4 / np.maximum(group, 4)) ** bridge_exponent
+    return link_bandwidth * np.where(np.greater(group, 2), shared, 1.0)
 
 
-@formula(symbol="B_g", cite="jouppi2023", valid="group >= 1; dimensions 1, 2 or 3")
-def torus_bandwidth(link_bandwidth: BytesPerSecond, group: Count, domain: Count, dimensions: Count) -> BytesPerSecond:
+@formula(symbol="B_g", cite="jouppi2023", valid="group >= 1; torus_dimensions 1, 2 or 3")
+def torus_bandwidth(
+    link_bandwidth: BytesPerSecond, group: Count, domain: Count, torus_dimensions: Count
+) -> BytesPerSecond:
     """Bandwidth of each chip in a group on a torus: the dimensions it extends over carry its rings.
 
-    A group along a line uses the two directions of one dimension, 1/dimensions of the links; one that
-    fills a plane or the cube uses more. A dimension is domain^(1/dimensions) chips long.
+    A group along a line uses the two directions of one of d dimensions, 1/d of the links; one that
+    fills a plane or the cube uses more. A dimension is domain^(1/d) chips long.
 
     >>> float(torus_bandwidth(200e9, 16, 256, 2)) / 1e9, float(torus_bandwidth(200e9, 256, 256, 2)) / 1e9
     (100.0, 200.0)
     """
-    side = np.maximum(domain, 2) ** (1 / dimensions)
-    used = np.clip(np.ceil(np.log(np.maximum(group, 2)) / np.log(side) - 1e-9), 1, dimensions)
-    return link_bandwidth * used / dimensions
+    side = np.maximum(domain, 2) ** (1 / torus_dimensions)
+    used = np.clip(np.ceil(np.log(np.maximum(group, 2)) / np.log(side) - 1e-9), 1, torus_dimensions)
+    return link_bandwidth * used / torus_dimensions
+
+
+#: How many of its links a GPU can use in a group, by the topology of the domain. Besides `group`
+#: each formula takes what it needs by name from the columns of a cluster.
+SCALE_UP_BANDWIDTH = {
+    "nvswitch": nvswitch_bandwidth,
+    "mesh": full_mesh_bandwidth,
+    "cube-mesh": hybrid_cube_mesh_bandwidth,
+    "pcie": pcie_bandwidth,
+    "torus": torus_bandwidth,
+}
 
 
 # --- networks between domains ----------------------------------------------------------------------
