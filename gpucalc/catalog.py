@@ -139,7 +139,8 @@ def parse_record(cls: type[R], key: str, data: dict[str, Any], label: str) -> R:
     values: dict[str, Any] = {"key": key}
     known: dict[str, set[str]] = {"": {"source", "confidence"}}
     used: set[str] = {""}
-    for name, meta in _facts(cls):
+    schema: Any = cls
+    for name, meta in _facts(schema):
         path = meta["path"]
         group, last = _group(path), path.rsplit(".", 1)[-1]
         known.setdefault(group, {"source", "confidence"}).add(last)
@@ -168,7 +169,7 @@ def parse_record(cls: type[R], key: str, data: dict[str, Any], label: str) -> R:
                 near = nearest(entry, names, 1)
                 said = f"; did you mean {near[0]}?" if near else ""
                 problems.append(f"{label}: {prefix}{entry}: unknown key{said}")
-        needs_source = group in used if group else "" in used and _plain_record(cls)
+        needs_source = group in used if group else "" in used and _plain_record(schema)
         for entry, into, choices in (("source", sources, ()), ("confidence", confidence, CONFIDENCE)):
             if entry in table:
                 try:

@@ -408,16 +408,19 @@ def _positive(what: str, value: float) -> None:
 
 
 def _network(db: Database, fabric: str) -> Link:
-    files = [link.key for link in db.links() if link.kind == "network"] if fabric else []
     try:
         link = db.link(fabric)
     except DataError:
         raise
     except UsageError:
-        raise unknown("fabric", fabric, files) from None
+        raise unknown("fabric", fabric, _fabrics(db)) from None
     if link.kind != "network":
-        raise UsageError(f"{link.key} does not join nodes; fabrics: {', '.join(files)}")
+        raise UsageError(f"{link.key} does not join nodes; fabrics: {', '.join(_fabrics(db))}")
     return link
+
+
+def _fabrics(db: Database) -> list[str]:
+    return [link.key for link in db.links() if link.kind == "network"]
 
 
 def _network_rate(host: Node, port: Link, stated: float | None, fabric: str | None) -> tuple[float, str]:
