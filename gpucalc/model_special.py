@@ -1,0 +1,101 @@
+"""Classes that the family table cannot describe: Megatron GPT, hybrids, encoders, wrappers with a vision tower."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from gpucalc.model_blueprint import FULL, Blueprint
+from gpucalc.model_encoders import bert, clip, t5, vit
+from gpucalc.model_families import Family
+from gpucalc.model_hybrids import deci, gemma4, jamba, mamba, nemotron_h, qwen_next
+from gpucalc.model_import import general_decoder
+from gpucalc.model_reader import DERIVED, Reader
+from gpucalc.model_vision import vision_weights
+
+Builder = Callable[[Reader, str], Blueprint]
+
+
+def megatron(r: Reader, architecture: str) -> Blueprint:
+    """A GPT by the argument names of Megatron-LM: biases, LayerNorm and learned positions unless switched off."""
+    bias = r.flag("add_bias_linear", "add_bias_linear", default=True)
+    gated = r.flag("gated_mlp", "swiglu")
+    learned = r.text("position_embedding_type") in {"", "learned_absolute"}
+    family = Family(
+        gated=gated,
+        qkv_bias=bias or r.flag("add_qkv_bias", "add_qkv_bias"),
+        out_bias=bias,
+        mlp_bias=bias,
+        norm_terms=1 if r.text("normalization") == "RMSNorm" else 2,
+        positions=0 if learned else -1,
+        ffn_rule=4,
+        moe="own" if r.has("num_experts") else "",
+    )
+    untied = r.flag("tied_embeddings", "untie_embeddings_and_output_weights")
+    if learned and not r.has("max_position_embeddings"):
+        r.problem("max_position_embeddings is missing (positions are learned); give for example 2048")
+    return replace(general_decoder(r, family), tied_embeddings=not untied)
+
+
+# values that the LLaVA 1.5 files leave out because they are the defaults of their text class
+_LLAVA_LLAMA = {
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "intermediate_size": 11008,
+    "vocab_size": 32000,
+    "max_position_embeddings": 2048,
+}
+
+
+def fill_llava(config: dict[str, Any], text: dict[str, Any]) -> list[str]:
+    """Fill `text` with what a LLaVA file leaves out; the keys filled. Other wrappers must state their sizes."""
+    names = config.get("architectures")
+    llava = isinstance(names, list) and names and str(names[0]).startswith("Llava")
+    if not llava or text.get("model_type", "llama") != "llama":
+        return []
+    filled = [key for key in _LLAVA_LLAMA if text.get(key) is None]
+    text.update({key: _LLAVA_LLAMA[key] for key in filled})
+    return filled
+
+
+def with_wrapper(blueprint: Blueprint, reader: Reader, config: dict[str, Any]) -> Blueprint:
+    """Add the vision tower of a multimodal wrapper, and say which other parts are not counted."""
+    outer = config.get("thinker_config") if isinstance(config.get("thinker_config"), dict) else config
+    others = [k for k, v in {**config, **outer}.items() if k.endswith("_config") and isinstance(v, dict)]
+    others = [k for k in others if k not in {"text_config", "llm_config", "language_config", "quantization_config"}]
+    others = [k for k in others if k != "thinker_config"]
+    vision = outer.get("vision_config")
+    if isinstance(vision, dict):
+        weights = vision_weights(Reader(vision, f"{reader.label}: vision_config"), outer, blueprint.hidden)
+        if weights is None:
+            reader.warnings.append("the vision tower is of an unknown kind and is not counted")
+        else:
+            blueprint = replace(blueprint, vision=weights)
+            reader.origin["vision_parameters"] = DERIVED
+            others.remove("vision_config")
+    elif not others:
+        reader.warnings.append("only the language model is in this file; a vision tower is not counted")
+    if others:
+        reader.warnings.append("not counted: " + ", ".join(sorted(set(others))))
+    return blueprint
+
+
+BUILDERS: dict[str, Builder] = {
+    "MegatronGPTModel": megatron,
+    "MambaForCausalLM": mamba,
+    "JambaForCausalLM": jamba,
+    "NemotronHForCausalLM": nemotron_h,
+    "DeciLMForCausalLM": deci,
+    "Qwen3NextForCausalLM": qwen_next,
+    "Qwen3_5ForCausalLM": qwen_next,
+    "Qwen3_5MoeForCausalLM": qwen_next,
+    "Gemma4ForCausalLM": gemma4,
+    "T5ForConditionalGeneration": t5,
+    "MT5ForConditionalGeneration": t5,
+    "BertForMaskedLM": bert,
+    "ViTForImageClassification": vit,
+    "CLIPModel": clip,
+}
+__all__ = ["BUILDERS", "FULL", "fill_llava", "megatron", "with_wrapper"]

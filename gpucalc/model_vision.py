@@ -1,0 +1,79 @@
+"""Parameters of the vision towers of multimodal wrappers, with their projection into the language model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpucalc.model_parameters import Weights, attention, linear, mlp, norm, pre_norm_encoder
+from gpucalc.model_reader import Reader
+
+
+def vision_weights(r: Reader, outer: dict[str, Any], text_hidden: int) -> Weights | None:
+    """The vision tower described by `r`, or None when its kind is not known. Problems are raised."""
+    kind = r.text("model_type")
+    if kind in {"qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"}:
+        weights = _qwen(r)
+    elif kind == "gemma4_vision":
+        weights = _gemma4(r, text_hidden)
+    elif kind == "clip_vision_model":
+        weights = _llava_clip(r, text_hidden)
+    else:
+        return None
+    r.check()
+    return weights
+
+
+def _qwen(r: Reader) -> Weights:
+    """Qwen3-VL: 3-D patches, learned positions, blocks, one merger and one per deepstack layer."""
+    hidden = r.integer("hidden", "hidden_size", required=True)
+    patch = r.integer("patch", "patch_size", required=True)
+    merge = r.integer("merge", "spatial_merge_size", required=True) ** 2
+    out = r.integer("out", "out_hidden_size", required=True)
+    elements = (
+        r.integer("channels", "in_channels", default=3)
+        * r.integer("temporal", "temporal_patch_size", required=True)
+        * patch
+        * patch
+    )
+    depth = r.integer("layers", "depth", required=True)
+    blocks = pre_norm_encoder(hidden, r.integer("ffn", "intermediate_size", required=True), depth, True, elements)
+    positions = Weights(0, r.integer("positions", "num_position_embeddings", required=True) * hidden)
+    wide = merge * hidden
+    projection = linear(wide, wide, True).plus(linear(wide, out, True))
+    merger = projection.plus(norm(hidden, 2))
+    deep = projection.plus(norm(wide, 2)).times(len(r.indices("deepstack_visual_indexes")))
+    return blocks.plus(positions, merger, deep)
+
+
+def _gemma4(r: Reader, text_hidden: int) -> Weights:
+    """Gemma 4: patches without bias, a two-dimensional position table, gated blocks with four norms."""
+    hidden = r.integer("hidden", "hidden_size", required=True)
+    heads = r.integer("heads", "num_attention_heads", required=True)
+    kv_heads = r.integer("kv_heads", "num_key_value_heads", derived=heads)
+    head_dim = r.integer("head_dim", "head_dim", derived=hidden // heads)
+    patch = r.integer("patch", "patch_size", required=True)
+    table = r.integer("positions", "position_embedding_size", default=10_240)
+    block = attention(hidden, heads, kv_heads, head_dim, head_dim).plus(
+        mlp(hidden, r.integer("ffn", "intermediate_size", required=True), gated=True),
+        norm(hidden).times(4),
+        norm(2 * head_dim),
+    )
+    return block.times(r.integer("layers", "num_hidden_layers", required=True)).plus(
+        linear(3 * patch * patch, hidden), Weights(0, 2 * table * hidden), linear(hidden, text_hidden)
+    )
+
+
+def _llava_clip(r: Reader, text_hidden: int) -> Weights:
+    """LLaVA: a CLIP image encoder and a two-layer projection."""
+    hidden = r.integer("hidden", "hidden_size", required=True)
+    side = r.integer("image", "image_size", required=True)
+    patch = r.integer("patch", "patch_size", required=True)
+    layers = r.integer("layers", "num_hidden_layers", required=True)
+    tower = pre_norm_encoder(
+        hidden, r.integer("ffn", "intermediate_size", required=True), layers, False, 3 * patch * patch
+    )
+    return tower.plus(
+        Weights(0, hidden * ((side // patch) ** 2 + 2) + 4 * hidden),
+        linear(hidden, text_hidden, True),
+        linear(text_hidden, text_hidden, True),
+    )
