@@ -75,7 +75,7 @@ def network_ring_time(
     return bandwidth_time + network_startup * (domains > 1) + network_step_latency * steps
 
 
-@formula(symbol="t_net", cite="sanders2009", valid="ranks >= ranks_per_domain >= 1")
+@formula(symbol="t_net", cite="nccl", valid="ranks >= ranks_per_domain >= 1")
 def network_tree_time(
     message: Bytes,
     ranks: Count,
@@ -103,7 +103,7 @@ def network_tree_time(
     return bandwidth_time + 2 * np.sqrt(network_chunk_latency * wire_time) + latency_time
 
 
-@formula(symbol="t_nvls", cite="klenk2020", valid="ranks_per_domain >= 1; NVSwitch of Hopper and later")
+@formula(symbol="t_nvls", cite="nccl", valid="ranks_per_domain >= 1; NVSwitch of Hopper and later")
 def link_nvls_time(
     message: Bytes,
     ranks_per_domain: Count,
@@ -131,7 +131,7 @@ def link_nvls_time(
 def startup_time(startup: Seconds, ranks: Count) -> Seconds:
     """Launch and synchronisation of a collective; a group of one does nothing.
 
-    >>> startup_time(5e-6, 8), startup_time(5e-6, 1)
+    >>> float(startup_time(5e-6, 8)), float(startup_time(5e-6, 1))
     (5e-06, 0.0)
     """
     return startup * np.greater(ranks, 1)

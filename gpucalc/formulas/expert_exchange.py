@@ -13,7 +13,7 @@ from gpucalc.formula import formula
 from gpucalc.units import Bytes, BytesPerSecond, Count, Ratio, Seconds
 
 
-@formula(symbol="c", cite="deepseek2024_v3", valid="places, experts_per_token >= 1")
+@formula(symbol="c", cite="deepseek2024", valid="places, experts_per_token >= 1")
 def distinct_copies(places: Count, experts_per_token: Count) -> Count:
     """Copies of a token that go to other places when each of `places` gets it at most once.
 
@@ -25,7 +25,7 @@ def distinct_copies(places: Count, experts_per_token: Count) -> Count:
     return (places - 1) * (1 - (1 - 1 / places) ** experts_per_token)
 
 
-@formula(symbol="c", cite="deepseek2024_v3", valid="places, experts_per_token >= 1")
+@formula(symbol="c", cite="deepseek2024", valid="places, experts_per_token >= 1")
 def separate_copies(places: Count, experts_per_token: Count) -> Count:
     """Copies of a token that go to other places when each of its k experts gets its own: k·(n-1)/n.
 
@@ -35,7 +35,7 @@ def separate_copies(places: Count, experts_per_token: Count) -> Count:
     return experts_per_token * (places - 1) / places
 
 
-@formula(symbol="φ_net", cite="deepseek2024_v3", valid="ranks >= ranks_per_domain >= 1")
+@formula(symbol="φ_net", cite="deepseek2024", valid="ranks >= ranks_per_domain >= 1")
 def dispatch_remote_share(ranks: Count, ranks_per_domain: Count, experts_per_token: Count) -> Ratio:
     """Share of the routed bytes (k copies of each token) that crosses the network, one copy per domain.
 
@@ -46,7 +46,7 @@ def dispatch_remote_share(ranks: Count, ranks_per_domain: Count, experts_per_tok
     return (domains - 1) * (1 - (1 - 1 / domains) ** experts_per_token) / experts_per_token
 
 
-@formula(symbol="S_tok", cite="deepseek2024_v3", valid="element_size 1 (FP8, one 4-byte scale per 128) or 2 (BF16)")
+@formula(symbol="S_tok", cite="deepseek2024", valid="element_size 1 (FP8, one 4-byte scale per 128) or 2 (BF16)")
 def token_bytes(hidden: Count, element_size: Bytes, scale_size: Bytes, scale_group: Count) -> Bytes:
     """Bytes of one token's hidden vector with its quantisation scales.
 
@@ -56,7 +56,7 @@ def token_bytes(hidden: Count, element_size: Bytes, scale_size: Bytes, scale_gro
     return hidden * (element_size + scale_size / scale_group)
 
 
-@formula(symbol="T_EP", cite="deepep2025", valid="domains >= 1")
+@formula(symbol="T_EP", cite="deepep", valid="domains >= 1")
 def expert_exchange_time(
     tokens: Count,
     token_size: Bytes,

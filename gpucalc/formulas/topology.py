@@ -45,7 +45,7 @@ def ranks_per_domain(ranks: Count, stride: Count, domain: Count) -> Count:
 # --- scale-up fabrics ------------------------------------------------------------------------------
 
 
-@formula(symbol="B_g", cite="nvidia_dgx_a100", valid="group >= 1")
+@formula(symbol="B_g", cite="nccl", valid="group >= 1")
 def nvswitch_bandwidth(link_bandwidth: BytesPerSecond, group: Count) -> BytesPerSecond:
     """Bandwidth of each GPU in a group behind NVSwitch: all of its links, whatever the group.
 
@@ -55,20 +55,19 @@ def nvswitch_bandwidth(link_bandwidth: BytesPerSecond, group: Count) -> BytesPer
     return link_bandwidth * np.minimum(group, 1)
 
 
-@formula(symbol="B_g", cite="rocm_xgmi_blog", valid="1 <= group <= domain")
-def full_mesh_bandwidth(link_bandwidth: BytesPerSecond, group: Count, domain: Count) -> BytesPerSecond:
-    """Bandwidth of each GPU in a group of a full mesh: one link to each peer, so (g-1)/(domain-1) of all.
+@formula(symbol="B_g", cite="mle", valid="group >= 1; peers >= 1")
+def full_mesh_bandwidth(link_bandwidth: BytesPerSecond, group: Count, peers: Count) -> BytesPerSecond:
+    """Bandwidth of each GPU in a group of a full mesh: its links are spread over all `peers`.
 
-    MI300X: 7 links of 64 GB/s. A pair gets 64, four GPUs 192, all eight 448 GB/s.
+    MI300X: one link of 64 GB/s to each of 7 peers. A pair gets 64, all eight 448 GB/s.
 
-    >>> float(full_mesh_bandwidth(448e9, 2, 8)) / 1e9, float(full_mesh_bandwidth(448e9, 8, 8)) / 1e9
+    >>> float(full_mesh_bandwidth(448e9, 2, 7)) / 1e9, float(full_mesh_bandwidth(448e9, 8, 7)) / 1e9
     (64.0, 448.0)
     """
-    peers = np.maximum(domain - 1, 1)
     return link_bandwidth * np.clip(group - 1, 1, peers) / peers
 
 
-@formula(symbol="B_g", cite="nvidia_dgx1", valid="1 <= group <= 8; six links per GPU")
+@formula(symbol="B_g", cite="nccl", valid="1 <= group <= 8; six links per GPU")
 def hybrid_cube_mesh_bandwidth(link_bandwidth: BytesPerSecond, group: Count) -> BytesPerSecond:
     """Bandwidth of each GPU in a group of the DGX-1 hybrid cube mesh (V100, six NVLink 2 links).
 
@@ -81,7 +80,7 @@ def hybrid_cube_mesh_bandwidth(link_bandwidth: BytesPerSecond, group: Count) -> 
     return link_bandwidth * np.select([np.less_equal(group, 2), np.less_equal(group, 4)], [1 / 3, 2 / 3], 1.0)
 
 
-@formula(symbol="B_g", cite="pcisig_pcie5", valid="group >= 1")
+@formula(symbol="B_g", cite="aic", valid="group >= 1")
 def pcie_bandwidth(
     link_bandwidth: BytesPerSecond, group: Count, bridge_sharing: Ratio, bridge_exponent: Ratio
 ) -> BytesPerSecond:
@@ -121,9 +120,11 @@ def torus_bandwidth(
 SCALE_UP_BANDWIDTH = {
     "nvswitch": nvswitch_bandwidth,
     "mesh": full_mesh_bandwidth,
-    "cube-mesh": hybrid_cube_mesh_bandwidth,
+    "hybrid-cube-mesh": hybrid_cube_mesh_bandwidth,
     "pcie": pcie_bandwidth,
-    "torus": torus_bandwidth,
+    "torus-2d": torus_bandwidth,
+    "torus-3d": torus_bandwidth,
+    "none": nvswitch_bandwidth,
 }
 
 
@@ -146,7 +147,7 @@ def fat_tree_share(nodes: Count, pod: Count, oversubscription: Ratio) -> Ratio:
     return 1.0 / np.maximum(1.0, leaving * oversubscription)
 
 
-@formula(symbol="φ", cite="wang2023_rail", valid="ranks_per_domain >= 1")
+@formula(symbol="φ", cite="nccl", valid="ranks_per_domain >= 1")
 def rail_share(domains: Count, ranks_per_domain: Count, domain: Count, rail_only_share: Ratio) -> Ratio:
     """Share of its NIC rate that a rank keeps on a rail-optimised network.
 
@@ -160,7 +161,7 @@ def rail_share(domains: Count, ranks_per_domain: Count, domain: Count, rail_only
     return np.where(crosses, rail_only_share, 1.0)
 
 
-@formula(symbol="φ", cite="kim2008_dragonfly", valid="nodes, group_nodes >= 1; global_taper > 0")
+@formula(symbol="φ", cite="kim2008", valid="nodes, group_nodes >= 1; global_taper > 0")
 def dragonfly_share(nodes: Count, group_nodes: Count, global_taper: Ratio) -> Ratio:
     """Share of its NIC rate that a node keeps on a dragonfly with `group_nodes` nodes in a group.
 
@@ -174,7 +175,7 @@ def dragonfly_share(nodes: Count, group_nodes: Count, global_taper: Ratio) -> Ra
     return 1.0 / np.maximum(1.0, leaving / global_taper)
 
 
-@formula(symbol="φ", cite="dally2004", valid="nodes >= 1; dimensions 1, 2 or 3")
+@formula(symbol="φ", cite="jouppi2023", valid="nodes >= 1; dimensions 1, 2 or 3")
 def torus_share(nodes: Count, dimensions: Count) -> Ratio:
     """Share of the injection rate that uniform all-to-all traffic keeps on a torus, from its bisection.
 
