@@ -204,7 +204,10 @@ def shipped() -> Path:
 def database_dirs(dirs: Iterable[str | os.PathLike[str]] = ()) -> tuple[Path, ...]:
     """The folders of the database in order, later ones winning: shipped, GPUCALC_DB, then `dirs`."""
     extra = [Path(part) for part in os.environ.get(ENVIRONMENT, "").split(os.pathsep) if part]
-    extra += [Path(part) for part in dirs]
+    for part in dirs:
+        if not os.fspath(part):  # Path("") would be the current folder
+            raise DataError("a hardware database needs the name of a folder, not an empty text")
+        extra.append(Path(part))
     for folder in extra:
         try:
             is_dir = folder.is_dir()
@@ -265,14 +268,17 @@ def list_files(dirs: Sequence[Path], folder: str) -> dict[str, tuple[Path, Path]
         place = root / folder
         if not place.is_dir():
             continue
-        try:
-            names = sorted(os.listdir(place))
-        except OSError as error:
-            raise DataError(f"{_label(place, root)}: cannot be listed: {error.strerror}") from None
-        for name in names:
-            if name.endswith(".toml") and not name.startswith("."):
+        for name in _names(place, root):
+            if name.endswith(".toml"):
                 found[name.removesuffix(".toml")] = (place / name, root)
     return found
+
+
+def _names(place: Path, root: Path) -> list[str]:
+    try:
+        return sorted(name for name in os.listdir(place) if not name.startswith("."))
+    except OSError as error:
+        raise DataError(f"{_label(place, root)}: cannot be listed: {error.strerror}") from None
 
 
 def load(cls: type[R], key: str, path: Path, root: Path) -> R:
@@ -374,14 +380,19 @@ def check(dirs: Iterable[str | os.PathLike[str]] = ()) -> list[str]:
     problems: list[str] = []
     records: dict[str, dict[str, Any]] = {folder: {} for folder in KINDS}
     for root in roots:
-        for name in sorted(os.listdir(root)):
-            if name not in KINDS and name not in OTHER_ENTRIES and not name.startswith("."):
+        for name in _names(root, root):
+            if name not in KINDS and name not in OTHER_ENTRIES:
                 near = nearest(name, [*KINDS, *OTHER_ENTRIES], 1)
                 said = f"; did you mean {near[0]}?" if near else ""
                 problems.append(f"{_label(root / name, root)}: unknown entry of a database folder{said}")
         for folder, cls in KINDS.items():
             if os.path.lexists(root / folder) and not (root / folder).is_dir():
                 problems.append(f"{_label(root / folder, root)}: must be a folder")
+            elif (root / folder).is_dir():
+                odd = [name for name in _names(root / folder, root) if not name.endswith(".toml")]
+                problems += [
+                    f"{_label(root / folder / name, root)}: not a .toml file, so it is not read" for name in odd
+                ]
             for key, (path, _) in list_files([root], folder).items():
                 try:
                     records[folder][_label(path, root)] = load(cls, key, path, root)
