@@ -89,7 +89,7 @@ def flash_attention_time(
     peak: FlopPerSecond,
     memory_bandwidth: BytesPerSecond,
     compute_units: Count,
-    element_bytes: Bytes,
+    attention_element_bytes: Bytes,
     attention_efficiency: Ratio,
     attention_half: Count,
     attention_tail: Ratio,
@@ -106,7 +106,7 @@ def flash_attention_time(
     `attention_passes` counts how often these four pass through memory, at the bandwidth of the
     datasheet: more than once where rotary embedding and the write of the cache belong to the kernel.
 
-    >>> args = dict(compute_units=128, element_bytes=2.0, attention_efficiency=0.5, attention_half=256,
+    >>> args = dict(compute_units=128, attention_element_bytes=2.0, attention_efficiency=0.5, attention_half=256,
     ...             attention_tail=0.0, attention_passes=1.0, attention_launch_seconds=10e-6)
     >>> t = flash_attention_time(1, 4096, 4096, 2048, 32, 8, 128, 1e15, 2e12, **args)
     >>> round(float(t) * 1e6, 2)  # 10 + 309.24 + 83.89 MB at 2 TB/s = 41.94
@@ -129,7 +129,7 @@ def flash_attention_time(
         full_head_dim,
         flop_per_multiply_add,
     )
-    traffic = 2 * element_bytes * batch * head_dim * (queries * heads + keys * kv_heads)
+    traffic = 2 * attention_element_bytes * batch * head_dim * (queries * heads + keys * kv_heads)
     return attention_launch_seconds + compute + attention_passes * traffic / memory_bandwidth
 
 
@@ -178,19 +178,25 @@ def unfused_attention_time(
     return flops / rate + scores * score_traffic / (memory_efficiency * memory_bandwidth)
 
 
-@formula(symbol="B_KV", cite="pope2022", valid="counts >= 1")
+@formula(symbol="B_KV", cite="gpucalc-counting", valid="counts >= 1")
 def decode_traffic(
-    batch: Count, context: Count, heads: Count, kv_heads: Count, head_dim: Count, kv_bytes: Bytes, element_bytes: Bytes
+    batch: Count,
+    context: Count,
+    heads: Count,
+    kv_heads: Count,
+    head_dim: Count,
+    kv_bytes: Bytes,
+    attention_element_bytes: Bytes,
 ) -> Bytes:
     """Traffic of one decoding step of attention: the whole cache of keys and values, queries and output.
 
     >>> decode_traffic(1, 1024, 32, 8, 128, 2.0, 2.0)  # 2 * 2 * 1024 * 8 * 128, and 2 * 2 * 32 * 128
     4210688.0
     """
-    return 2 * batch * head_dim * (kv_bytes * context * kv_heads + element_bytes * heads)
+    return 2 * batch * head_dim * (kv_bytes * context * kv_heads + attention_element_bytes * heads)
 
 
-@formula(symbol="t_m,dec", cite="gpucalc-kernels", valid="counts >= 1")
+@formula(symbol="t_m,dec", cite="gpucalc-calibration", valid="counts >= 1")
 def decode_memory_time(
     batch: Count,
     context: Count,
@@ -198,7 +204,7 @@ def decode_memory_time(
     kv_heads: Count,
     head_dim: Count,
     kv_bytes: Bytes,
-    element_bytes: Bytes,
+    attention_element_bytes: Bytes,
     memory_bandwidth: BytesPerSecond,
     l2_bytes: Bytes,
     decode_memory_efficiency: Ratio,
@@ -210,13 +216,13 @@ def decode_memory_time(
     >>> round(float(t) * 1e3, 3)  # 2.149 GB at 1.8 TB/s
     1.194
     """
-    traffic = decode_traffic(batch, context, heads, kv_heads, head_dim, kv_bytes, element_bytes)
+    traffic = decode_traffic(batch, context, heads, kv_heads, head_dim, kv_bytes, attention_element_bytes)
     from_memory = np.minimum(1.0, (traffic / l2_bytes) ** 2)
     slowness = decode_l2_read_ratio * (1 - from_memory) + from_memory
     return traffic / (decode_memory_efficiency * memory_bandwidth) * slowness
 
 
-@formula(symbol="t_u,dec", cite="gpucalc-kernels", valid="counts >= 1")
+@formula(symbol="t_u,dec", cite="gpucalc-calibration", valid="counts >= 1")
 def decode_unit_time(
     batch: Count,
     context: Count,
@@ -239,7 +245,7 @@ def decode_unit_time(
     return decode_block_seconds * batch * kv_heads / compute_units + flops / (attention_efficiency * peak)
 
 
-@formula(symbol="t_dec", cite="gpucalc-kernels", valid="counts >= 1; one query per sequence")
+@formula(symbol="t_dec", cite="gpucalc-calibration", valid="counts >= 1; one query per sequence")
 def decode_attention_time(
     batch: Count,
     context: Count,
@@ -247,7 +253,7 @@ def decode_attention_time(
     kv_heads: Count,
     head_dim: Count,
     kv_bytes: Bytes,
-    element_bytes: Bytes,
+    attention_element_bytes: Bytes,
     peak: FlopPerSecond,
     memory_bandwidth: BytesPerSecond,
     compute_units: Count,
@@ -273,7 +279,7 @@ def decode_attention_time(
         kv_heads,
         head_dim,
         kv_bytes,
-        element_bytes,
+        attention_element_bytes,
         memory_bandwidth,
         l2_bytes,
         decode_memory_efficiency,

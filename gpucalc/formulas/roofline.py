@@ -19,7 +19,7 @@ from gpucalc.units import Bytes, BytesPerSecond, Count, Flop, FlopPerSecond, Rat
 TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.93), (64, 128, 0.8), (128, 64, 0.8))
 
 
-@formula(symbol="w", cite="nvidia2023matmul", valid="m, n >= 1; tiles of 64 to 256 elements")
+@formula(symbol="w", cite="gpucalc-calibration", valid="m, n >= 1; tiles of 64 to 256 elements")
 def tile_utilisation(m: Count, n: Count, compute_units: Count) -> Ratio:
     """Share of the compute units' tile area that does useful work, for the best tile of the library.
 
@@ -48,7 +48,7 @@ def gemm_traffic(m: Count, n: Count, k: Count, element_bytes: Bytes, output_byte
     return element_bytes * k * (m + n) + output_bytes * m * n
 
 
-@formula(symbol="t_c", cite="gpucalc-kernels", valid="m, n, k >= 1")
+@formula(symbol="t_c", cite="gpucalc-calibration", valid="m, n, k >= 1")
 def gemm_compute_time(
     m: Count,
     n: Count,
@@ -88,7 +88,7 @@ def gemm_compute_time(
     return useful * idle * (1 + gemm_k_half / k) * (1 + gemm_l2_miss_penalty * spilled) * (1 + misaligned)
 
 
-@formula(symbol="t_m", cite="gpucalc-kernels", valid="m, n, k >= 1")
+@formula(symbol="t_m", cite="gpucalc-calibration", valid="m, n, k >= 1")
 def gemm_memory_time(
     m: Count,
     n: Count,
@@ -115,7 +115,7 @@ def gemm_memory_time(
     return traffic / (gemm_memory_efficiency * memory_bandwidth) * slowness
 
 
-@formula(symbol="t_GEMM", cite="gpucalc-kernels", valid="m, n, k >= 1; C(m,n) = A(m,k)·B(k,n)")
+@formula(symbol="t_GEMM", cite="gpucalc-calibration", valid="m, n, k >= 1; C(m,n) = A(m,k)·B(k,n)")
 def gemm_time(
     m: Count,
     n: Count,
@@ -183,7 +183,7 @@ def gemm_time(
     return gemm_launch_seconds + smooth_maximum(compute, memory, gemm_overlap_order)
 
 
-@formula(symbol="max_p", cite="gpucalc-kernels", valid="both times > 0; order >= 1")
+@formula(symbol="max_p", cite="gpucalc-calibration", valid="both times > 0; order >= 1")
 def smooth_maximum(first: Seconds, second: Seconds, order: Ratio) -> Seconds:
     """Norm of order `order` of two times: the larger when they differ much, more when they are alike.
 
@@ -209,7 +209,7 @@ def memory_bound_time(
     return kernel_launch_seconds + traffic / (memory_efficiency * memory_bandwidth)
 
 
-@formula(symbol="t_cast", cite="gpucalc-kernels", valid="elements >= 0; cast to 8 or 4 bits with a scale found first")
+@formula(symbol="t_cast", cite="gpucalc-calibration", valid="elements >= 0; cast to 8 or 4 bits with a scale found first")
 def cast_time(
     elements: Count,
     cast_bytes_per_element: Bytes,

@@ -1,0 +1,432 @@
+"""Fit the kernel formulas to measured timings and write `hardware_db/calibration/{gemm,attention,memory}.csv`.
+
+    python scripts/fit_kernels.py GEMM.csv ATTENTION.csv [--output hardware_db/calibration]
+
+GEMM.csv: gpu, dtype, m, n, k, time_us. ATTENTION.csv: phase, gpu, batch, seqlen, heads, kv_heads, head_dim, time_us.
+One shape in five (by a checksum of the shape, the same on every machine) is held out of each fit. Each
+device is also predicted from its relatives alone (its own rows left out) for the column `left_out_error`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from fit_kernels_assumed import ASSUMED, FAMILY, PUBLISHED_PLATEAU, SOURCE
+
+from gpucalc.efficiency import ELEMENT_BYTES, OUTPUT_BYTES
+from gpucalc.formula import info_of
+from gpucalc.formulas.attention import attended_keys, decode_attention_time, flash_attention_time
+from gpucalc.formulas.roofline import cast_time, gemm_time, gemm_traffic
+from gpucalc.hardware import Database
+
+PRECISION = {"bfloat16": "bf16", "fp8": "fp8", "nvfp4": "nvfp4"}
+LARGE = 1024  # m, n, k from here on count as a large product
+
+# constant → (start, least, most). Bounds are physical: an efficiency is below 1, a launch above 0.
+GEMM = {
+    "gemm_launch_seconds": (3e-6, 1e-7, 2e-5),
+    "gemm_efficiency": (0.8, 0.3, 1.0),
+    "gemm_wave_exponent": (0.5, 0.05, 1.2),
+    "gemm_k_half": (80.0, 1.0, 500.0),
+    "gemm_memory_efficiency": (0.8, 0.4, 0.95),
+    "gemm_l2_read_ratio": (0.9, 0.1, 1.0),
+    "gemm_l2_miss_penalty": (0.05, 0.001, 0.25),
+}
+QUANTISED = {
+    "gemm_efficiency": (0.75, 0.3, 1.0),
+    "gemm_wave_exponent": (0.6, 0.05, 1.2),
+    "gemm_k_half": (100.0, 1.0, 1000.0),
+    "gemm_l2_miss_penalty": (0.02, 0.001, 0.25),
+    "cast_bytes_per_element": (6.0, 1.0, 12.0),
+    "cast_launch_seconds": (10e-6, 1e-7, 3e-5),
+}
+PREFILL = {
+    "attention_launch_seconds": (12e-6, 1e-6, 3e-5),
+    "attention_efficiency": (0.57, 0.2, 0.95),
+    "attention_half": (200.0, 1.0, 2000.0),
+    "attention_tail": (0.8, 0.05, 4.0),
+    "attention_passes": (2.0, 0.5, 5.0),
+}
+DECODE = {
+    "decode_launch_seconds": (12e-6, 1e-6, 4e-5),
+    "decode_memory_efficiency": (0.9, 0.5, 0.97),
+    "decode_l2_read_ratio": (0.1, 0.02, 1.0),
+    "decode_block_seconds": (1.4e-6, 1e-7, 1e-5),
+}
+
+
+@dataclass
+class Sample:
+    """Timings of one device and kind: columns of the formulas, measured seconds, which rows are held out and large."""
+
+    columns: dict[str, Any]
+    seconds: np.ndarray
+    held: np.ndarray
+    large: np.ndarray
+
+    def part(self, mask: np.ndarray) -> Sample:
+        """The rows of a mask."""
+        chosen = {n: v[mask] if isinstance(v, np.ndarray) else v for n, v in self.columns.items()}
+        return Sample(chosen, self.seconds[mask], self.held[mask], self.large[mask])
+
+
+Model = Callable[[Mapping[str, Any], Mapping[str, float]], np.ndarray]
+
+
+def evaluate(formula: Callable[..., Any], values: Mapping[str, Any]) -> Any:
+    """A formula with its arguments taken by name."""
+    return formula(**{n: values[n] for n in info_of(formula).parameters if n in values})
+
+
+def gemm_model(columns: Mapping[str, Any], constants: Mapping[str, float]) -> np.ndarray:
+    """Seconds of the products, with the cast of A where the format is quantised."""
+    values = {**columns, **constants}
+    seconds = evaluate(gemm_time, values)
+    if "cast_bytes_per_element" in constants:
+        seconds = seconds + evaluate(cast_time, {**values, "elements": columns["m"] * columns["k"]})
+    return np.asarray(seconds)
+
+
+def prefill_model(columns: Mapping[str, Any], constants: Mapping[str, float]) -> np.ndarray:
+    """Seconds of causal prefill attention."""
+    return np.asarray(evaluate(flash_attention_time, {**columns, **constants}))
+
+
+def decode_model(columns: Mapping[str, Any], constants: Mapping[str, float]) -> np.ndarray:
+    """Seconds of decode attention."""
+    return np.asarray(evaluate(decode_attention_time, {**columns, **constants}))
+
+
+def simplex(loss: Callable[[np.ndarray], float], start: np.ndarray, steps: int = 1500, restarts: int = 3) -> np.ndarray:
+    """Nelder and Mead's downhill simplex, restarted from its own result."""
+    best = start
+    for _ in range(restarts):
+        corners = np.vstack([best, best + 0.15 * np.eye(len(best))])
+        values = np.array([loss(c) for c in corners])
+        for _ in range(steps):
+            order = np.argsort(values)
+            corners, values = corners[order], values[order]
+            if values[-1] - values[0] < 1e-6:
+                break
+            centre = corners[:-1].mean(axis=0)
+            trial = centre + (centre - corners[-1])
+            value = loss(trial)
+            if value < values[0]:
+                further = centre + 2 * (centre - corners[-1])
+                farther = loss(further)
+                trial, value = (further, farther) if farther < value else (trial, value)
+            elif value >= values[-2]:
+                trial = centre + 0.5 * (corners[-1] - centre)
+                value = loss(trial)
+                if value >= values[-1]:
+                    corners = corners[0] + 0.5 * (corners - corners[0])
+                    values = np.array([loss(c) for c in corners])
+                    continue
+            corners[-1], values[-1] = trial, value
+        best = corners[np.argmin(values)]
+    return best
+
+
+def fit(model: Model, sample: Sample, bounds: Mapping[str, tuple[float, float, float]], fixed: Mapping[str, float]):
+    """The constants within `bounds` with the least mean |log(predicted / measured)| on the rows not held out."""
+    part = sample.part(~sample.held)
+    start, low, high = np.log(np.array(list(bounds.values()))).T
+
+    def constants(logs: np.ndarray) -> dict[str, float]:
+        values = np.exp(np.clip(logs, low, high))
+        return {**fixed, **dict(zip(bounds, values.tolist(), strict=True))}
+
+    def loss(logs: np.ndarray) -> float:
+        error = np.abs(np.log(model(part.columns, constants(logs)) / part.seconds))
+        outside = np.sum(np.maximum(0, low - logs) + np.maximum(0, logs - high))
+        return float(np.mean(np.minimum(error, 0.7)) + 0.01 * outside)
+
+    return constants(simplex(loss, start))
+
+
+def errors(model: Model, sample: Sample, constants: Mapping[str, float]) -> np.ndarray:
+    """|predicted / measured - 1| of all rows."""
+    return np.abs(model(sample.columns, constants) / sample.seconds - 1)
+
+
+def median(values: np.ndarray) -> float:
+    """Median, or nan of nothing."""
+    return float(np.median(values)) if len(values) else float("nan")
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    """Rows of a CSV file whose comment lines begin with #."""
+    with path.open(newline="", encoding="utf-8") as stream:
+        return list(csv.DictReader(line for line in stream if not line.startswith("#")))
+
+
+def is_held(*shape: str) -> bool:
+    """Whether a shape is held out of the fit: one in five, by checksum."""
+    return zlib.crc32(",".join(shape).encode()) % 5 == 0
+
+
+def group(rows: Sequence[dict[str, str]], *names: str) -> dict[tuple[str, ...], list[dict[str, str]]]:
+    """Rows by the values of some columns."""
+    found: dict[tuple[str, ...], list[dict[str, str]]] = {}
+    for row in rows:
+        found.setdefault(tuple(row[n] for n in names), []).append(row)
+    return found
+
+
+def number(rows: Sequence[dict[str, str]], name: str) -> np.ndarray:
+    """One column as numbers."""
+    return np.array([float(row[name]) for row in rows])
+
+
+def gemm_sample(db: Database, gpu: str, precision: str, rows: Sequence[dict[str, str]]) -> Sample:
+    """Timings of matrix products of one device and precision."""
+    device = db.device(gpu)
+    columns: dict[str, Any] = {name: number(rows, name) for name in "mnk"}
+    large = (columns["m"] >= LARGE) & (columns["n"] >= LARGE) & (columns["k"] >= LARGE)
+    columns |= {
+        "peak": device.precision_peak(precision),
+        "memory_bandwidth": device.memory_bandwidth,
+        "compute_units": float(device.compute_units or 1),
+        "l2_bytes": float(device.l2_bytes or 1),
+        "element_bytes": ELEMENT_BYTES[precision],
+        "output_bytes": OUTPUT_BYTES.get(precision, 2.0),
+    }
+    held = np.array([is_held(r["m"], r["n"], r["k"]) for r in rows])
+    return Sample(columns, number(rows, "time_us") * 1e-6, held, large)
+
+
+def attention_sample(db: Database, gpu: str, rows: Sequence[dict[str, str]]) -> Sample:
+    """Timings of attention of one device and phase."""
+    device = db.device(gpu)
+    length = number(rows, "seqlen")
+    columns: dict[str, Any] = {name: number(rows, name) for name in ("batch", "heads", "kv_heads", "head_dim")}
+    columns |= {
+        "queries": length,
+        "keys": length,
+        "context": length,
+        "attended": attended_keys(length, length, 1),
+        "kv_bytes": 2.0,
+        "attention_element_bytes": 2.0,
+        "peak": device.precision_peak("bf16"),
+        "memory_bandwidth": device.memory_bandwidth,
+        "compute_units": float(device.compute_units or 1),
+        "l2_bytes": float(device.l2_bytes or 1),
+        "attention_efficiency": 0.5,  # decode reads it for its products, which never rule here
+    }
+    held = np.array([is_held(r["batch"], r["seqlen"], r["heads"], r["kv_heads"]) for r in rows])
+    return Sample(columns, number(rows, "time_us") * 1e-6, held, length >= 4096)
+
+
+def streaming_efficiency(sample: Sample, launch: float) -> float:
+    """Share of the datasheet bandwidth at which products of few rows read weights far larger than the cache."""
+    columns = sample.columns
+    traffic = evaluate(gemm_traffic, columns)
+    chosen = (columns["m"] <= 16) & (traffic > 0.25e9)
+    rate = traffic[chosen] / (sample.seconds[chosen] - launch) / columns["memory_bandwidth"]
+    return float(np.median(rate))
+
+
+def relatives(key: str, fitted: Mapping[str, dict[str, float]]) -> dict[str, float]:
+    """Constants of a device from the others: the geometric mean of its family, else of all families."""
+    own = [c for k, c in fitted.items() if k != key and FAMILY[k] == FAMILY[key]]
+    families = sorted({FAMILY[k] for k in fitted if k != key})
+    chosen = own or [family_mean(f, fitted) for f in families if f != FAMILY[key]]
+    names = set.intersection(*(set(c) for c in chosen))
+    return {n: float(np.exp(np.mean([np.log(c[n]) for c in chosen]))) for n in sorted(names)}
+
+
+def family_mean(family: str, fitted: Mapping[str, dict[str, float]]) -> dict[str, float]:
+    """Geometric mean of the constants of the measured devices of one family."""
+    chosen = [c for k, c in fitted.items() if FAMILY[k] == family]
+    names = set.intersection(*(set(c) for c in chosen))
+    return {n: float(np.exp(np.mean([np.log(c[n]) for c in chosen]))) for n in sorted(names)}
+
+
+def plateau_efficiency(fraction: float, constants: Mapping[str, float], depth: float = 8192) -> float:
+    """`gemm_efficiency` such that a large product reaches a published fraction of the peak."""
+    return min(1.0, fraction * (1 + constants["gemm_k_half"] / depth) * (1 + constants["gemm_l2_miss_penalty"]))
+
+
+Row = dict[str, Any]
+
+
+def summary(samples: Mapping[str, Sample], found: Mapping[str, dict[str, float]], model: Model, key: str) -> Row:
+    """Description columns of a fitted row."""
+    sample, error = samples[key], errors(model, samples[key], found[key])
+    return {
+        "key": key,
+        "provenance": "measured",
+        "source": SOURCE,
+        "rows": len(sample.seconds),
+        "fit_error": median(error[~sample.held]),
+        "heldout_error": median(error[sample.held]),
+        "heldout_error_large": median(error[sample.held & sample.large]),
+    }
+
+
+def report(title: str, rows: Sequence[Row], pooled: Mapping[str, np.ndarray]) -> None:
+    """Print errors by device and over all rows."""
+    for row in rows:
+        names = ("fit_error", "heldout_error", "heldout_error_large", "left_out_error")
+        cells = "  ".join(f"{n.removesuffix('_error')} {100 * row[n]:5.1f} %" for n in names)
+        print(f"{title:8} {row['key']:22} {cells}")
+    print(f"{title:8} all rows: " + ", ".join(f"{n} {100 * median(v):.1f} %" for n, v in pooled.items()), "\n")
+
+
+def fit_all(
+    title: str, samples: Mapping[str, Sample], model: Model, fits: Mapping[str, dict[str, float]], published: bool
+) -> list[Row]:
+    """Rows of all measured devices and of their families, with held-out and left-out errors."""
+    rows, pool = [], {"fit": [], "held out": [], "held out, large": [], "large": [], "device left out": []}
+    for key, sample in samples.items():
+        row = summary(samples, fits, model, key)
+        guessed = relatives(key, fits)
+        if published and (key, title) in PUBLISHED_PLATEAU:
+            guessed["gemm_efficiency"] = plateau_efficiency(PUBLISHED_PLATEAU[key, title][0], guessed)
+        out, own = errors(model, sample, guessed), errors(model, sample, fits[key])
+        row["left_out_error"] = median(out)
+        for name, part in (
+            ("fit", own[~sample.held]),
+            ("held out", own[sample.held]),
+            ("held out, large", own[sample.held & sample.large]),
+            ("large", own[sample.large]),
+            ("device left out", out),
+        ):
+            pool[name].append(part)
+        rows.append({**row, "precision": title, **fits[key]})
+    report(title, rows, {n: np.concatenate(v) for n, v in pool.items()})
+    return rows
+
+
+def family_rows(precision: str, fits: Mapping[str, dict[str, float]]) -> list[Row]:
+    """A row for each family of measured devices, and the default of any other device."""
+    families = sorted({FAMILY[k] for k in fits})
+    means = {f: family_mean(f, fits) for f in families}
+    names = set.intersection(*(set(m) for m in means.values()))
+    means["default"] = {n: float(np.exp(np.mean([np.log(m[n]) for m in means.values()]))) for n in sorted(names)}
+    result = []
+    for family, constants in means.items():
+        members = [k for k in fits if FAMILY[k] == family] or families
+        source = "geometric mean of " + ", ".join(members)
+        result.append({"key": family, "precision": precision, "provenance": "assumed", "source": source, **constants})
+    return result
+
+
+def calibrate_gemm(db: Database, path: Path) -> tuple[list[Row], list[Row]]:
+    """Rows of gemm.csv and of memory.csv."""
+    rows, memory, base = [], [], {}
+    grouped = group(read(path), "dtype", "gpu")
+    for dtype, precision in PRECISION.items():
+        samples, fits = {}, {}
+        for (_, gpu), timings in ((k, v) for k, v in grouped.items() if k[0] == dtype):
+            key = db.device(gpu).key
+            samples[key] = gemm_sample(db, gpu, precision, timings)
+            if precision == "bf16":
+                fits[key] = fit(gemm_model, samples[key], GEMM, {})
+                share = streaming_efficiency(samples[key], fits[key]["gemm_launch_seconds"])
+                base[key] = {**fits[key], "memory_efficiency": share}
+                note = "weights of products with at most 16 rows and 0.25 GB or more"
+                memory.append({"key": key, "precision": "any", "provenance": "measured", "source": SOURCE})
+                memory[-1] |= {"memory_efficiency": share, "note": note}
+            else:
+                fits[key] = fit(gemm_model, samples[key], QUANTISED, base[key])
+        rows += fit_all(precision, samples, gemm_model, fits, published=True) + family_rows(precision, fits)
+    for row in rows:
+        row.pop("memory_efficiency", None)
+    for family in sorted({FAMILY[key] for key in base}):
+        shares = [c["memory_efficiency"] for key, c in base.items() if FAMILY[key] == family]
+        memory.append(
+            {"key": family, "precision": "any", "provenance": "assumed", "source": "mean of its measured parts"}
+        )
+        memory[-1]["memory_efficiency"] = float(np.mean(shares))
+    return rows, memory
+
+
+def calibrate_attention(db: Database, path: Path) -> list[Row]:
+    """Rows of attention.csv: prefill and decode constants of a device stand in one row."""
+    grouped, rows = group(read(path), "phase", "gpu"), {}
+    for phase, model, bounds in (("prefill_causal", prefill_model, PREFILL), ("decode", decode_model, DECODE)):
+        samples = {db.device(g).key: attention_sample(db, g, r) for (p, g), r in grouped.items() if p == phase}
+        fits = {key: fit(model, sample, bounds, {}) for key, sample in samples.items()}
+        for row in fit_all(phase, samples, model, fits, published=False) + family_rows("any", fits):
+            key = row["key"]
+            row["precision"] = "any"
+            if key in rows:  # the decode half: keep the description of the prefill half, say its own in the note
+                said = row.get("heldout_error")
+                row = {n: v for n, v in row.items() if n in bounds}
+                if said is not None:
+                    row["note"] = f"errors are of prefill; decode held out {100 * said:.1f} %"
+            rows[key] = {**rows.get(key, {}), **row}
+    return list(rows.values())
+
+
+def merge_assumed(table: str, rows: list[Row]) -> list[Row]:
+    """Rows with the published and assumed ones of `fit_kernels_assumed`; a fitted constant wins."""
+    merged = {(r["key"], r["precision"]): r for r in rows}
+    for extra in ASSUMED[table]:
+        place = extra["key"], extra["precision"]
+        merged[place] = {**extra, **merged.get(place, {})}
+    if table == "gemm":
+        for (key, precision), (fraction, source) in PUBLISHED_PLATEAU.items():
+            if (key, precision) not in merged:
+                like = merged.get((FAMILY.get(key, "default"), precision)) or merged["default", precision]
+                row = {"key": key, "precision": precision, "provenance": "published", "source": source}
+                merged[key, precision] = {**row, "gemm_efficiency": plateau_efficiency(fraction, like)}
+    return list(merged.values())
+
+
+def write(path: Path, rows: Sequence[Row], constants: Sequence[str], head: str) -> None:
+    """A calibration file: description columns, then constants."""
+    first = ["key", "precision", "provenance"]
+    last = ["rows", "fit_error", "heldout_error", "heldout_error_large", "left_out_error", "source", "note"]
+    last = [n for n in last if any(r.get(n) not in (None, "") for r in rows)]
+
+    def cell(value: Any) -> str:
+        return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        stream.write("".join(f"# {line}\n" for line in head.splitlines()))
+        out = csv.writer(stream, lineterminator="\n")
+        out.writerow([*first, *constants, *last])
+        for row in rows:
+            out.writerow([cell(row.get(n)) for n in [*first, *constants, *last]])
+
+
+HEAD = """Written by scripts/fit_kernels.py. Seconds and bytes; shares of the dense peak or of the datasheet bandwidth.
+Measured rows are fitted to timings sampled from aiconfigurator-core 0.12.0 (Apache-2.0, (c) NVIDIA).
+Errors: median |predicted / measured - 1| of the rows fitted, of shapes held out, and with the device left out."""
+
+
+def main() -> int:
+    """Fit, report, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("gemm", type=Path)
+    parser.add_argument("attention", type=Path)
+    parser.add_argument("--output", type=Path, default=Path("hardware_db/calibration"))
+    options = parser.parse_args()
+    db = Database()
+    gemm, memory = calibrate_gemm(db, options.gemm)
+    attention = calibrate_attention(db, options.attention)
+    for table, rows, fitted in (
+        ("gemm", gemm, [*GEMM, "cast_bytes_per_element", "cast_launch_seconds"]),
+        ("attention", attention, [*PREFILL, *DECODE]),
+        ("memory", memory, ["memory_efficiency"]),
+    ):
+        merged = merge_assumed(table, rows)
+        described = {"key", "precision", "provenance", "source", "note", "rows"}
+        errors_of = {"fit_error", "heldout_error", "heldout_error_large", "left_out_error"}
+        extra = [n for r in merged for n in r if n not in described | errors_of and n not in fitted]
+        write(options.output / f"{table}.csv", merged, [*fitted, *dict.fromkeys(extra)], HEAD)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
