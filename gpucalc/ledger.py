@@ -124,6 +124,10 @@ class Ledger:
         child.entries, child._parent, child._index = self.entries, self, index
         return child
 
+    def without(self, *names: str) -> Ledger:
+        """A scope of all columns but `names`."""
+        return self.on(*[name for name in self.columns if name not in names])
+
     def __contains__(self, path: str) -> bool:
         return path in self.entries
 

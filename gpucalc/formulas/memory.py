@@ -198,24 +198,55 @@ def stage_activations(
     return in_flight * (stage_depth * kept_per_layer + boundary) * (1 - (1 - offload_kept) * offload_activations)
 
 
-@formula(symbol="M_counter", cite="gpucalc-calibration", valid="")
-def counted_memory(raw: Bytes, fragmentation: Ratio, fixed: Bytes) -> Bytes:
-    """What a counter shows for `raw` bytes of tensors: allocator rounding and fixed buffers of libraries.
+@formula(symbol="M_pass", cite="korthikanti2022", valid="logits only on the stage with the head")
+def passing_memory(working: Bytes, logits: Bytes) -> Bytes:
+    """Bytes that come and go within one micro-batch: a layer's working set or the logits, never both at once.
 
-    >>> float(counted_memory(100.0, 1.03, 10.0))
-    113.0
+    >>> float(passing_memory(3.0, 5.0))
+    5.0
     """
-    return raw * fragmentation + fixed
+    return np.maximum(working, logits)
 
 
-@formula(symbol="C", cite="gpucalc-calibration", valid="")
-def memory_capacity(usable_bytes: Bytes, context_bytes: Bytes) -> Bytes:
-    """Bytes that tensors may occupy: what the driver reports less contexts and communication buffers.
+@formula(symbol="M_reserve", cite="gpucalc-calibration", valid="fragmentation >= 1")
+def reserve_memory(raw: Bytes, fragmentation: Ratio, fixed: Bytes) -> Bytes:
+    """What a counter shows beyond `raw` bytes of tensors: allocator rounding and fixed buffers of libraries.
 
-    >>> float(memory_capacity(100.0, 2.0))
-    98.0
+    >>> round(float(reserve_memory(100.0, 1.03, 10.0)), 9)
+    13.0
     """
-    return usable_bytes - context_bytes
+    return raw * (fragmentation - 1) + fixed
+
+
+@formula(symbol="M_raw,max", cite="gpucalc-calibration", valid="fragmentation >= 1")
+def tensor_capacity(usable_bytes: Bytes, context_bytes: Bytes, reserved_factor: Ratio, reserved_fixed: Bytes) -> Bytes:
+    """Bytes of tensors that fit: usable memory less contexts, communicators and what the allocator reserves.
+
+    >>> round(float(tensor_capacity(114.0, 2.0, 1.1, 2.0)), 9)
+    100.0
+    """
+    return (usable_bytes - context_bytes - reserved_fixed) / reserved_factor
+
+
+@formula(symbol="M_raw/M_max", cite="gpucalc-calibration", valid="")
+def memory_fill(raw: Bytes, capacity: Bytes) -> Ratio:
+    """Share of the capacity that is used; above 1 the job runs out of memory.
+
+    >>> float(memory_fill(50.0, 100.0))
+    0.5
+    """
+    return raw / capacity
+
+
+@formula(symbol="φ", cite="korthikanti2022", valid="recompute: -1 automatic, 0 none, 1 selective, 2 full")
+def recompute_share(recompute: Count, recompute_layers: Count, stage_depth: Count, automatic: Ratio) -> Ratio:
+    """Share of a stage's layers that is recomputed whole; `recompute_layers` 0 means all of them.
+
+    >>> float(recompute_share(2, 3, 12, 0.0)), float(recompute_share(2, 0, 12, 0.0)), float(recompute_share(-1, 0, 12, 0.5))
+    (0.25, 1.0, 0.5)
+    """
+    stated = np.where(recompute_layers > 0, np.minimum(recompute_layers / stage_depth, 1.0), 1.0)
+    return (recompute == 2) * stated + (recompute < 0) * automatic
 
 
 @formula(symbol="φ", cite="korthikanti2022", valid="")

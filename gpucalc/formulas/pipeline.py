@@ -152,3 +152,23 @@ def in_flight_dualpipe(micro_batches: Count, pp: Count) -> Count:
     9.0
     """
     return np.minimum(micro_batches, pp + 1)
+
+
+@formula(symbol="q_GPipe", cite="huang2019", valid="all forwards before all backwards")
+def in_flight_gpipe(micro_batches: Count) -> Count:
+    """Micro-batches in flight of GPipe: all of them.
+
+    >>> float(in_flight_gpipe(32.0))
+    32.0
+    """
+    return micro_batches
+
+
+@formula(symbol="max(0, t_dep - t)", cite="qi2024", valid="")
+def excess_time(floor: Seconds, time: Seconds) -> Seconds:
+    """Time by which a critical path is longer than the schedule's sum of work and bubble.
+
+    >>> float(excess_time(5.0, 3.0)), float(excess_time(1.0, 3.0))
+    (2.0, 0.0)
+    """
+    return np.maximum(floor - time, 0.0)

@@ -1,0 +1,187 @@
+"""Communication of a training step: tensor, context, expert, pipeline and data parallel traffic.
+
+Each group of ranks is placed on the scale-up domains (tp innermost, then cp, ep, dp, pp), and each term
+keeps two values: the time of the traffic, and the part of it that compute does not hide.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpucalc.formulas import collectives, data_parallel, layer, topology
+from gpucalc.ledger import Ledger
+from gpucalc.vocabulary import CP_KINDS
+
+ELEMENT = 2.0  # bytes of a 16-bit activation on the wire
+
+
+def place(ledger: Ledger, name: str, ranks: Any, stride: Any) -> dict[str, Any]:
+    """Arguments that tell a collective how a group lies on the domains; `ranks` of them, `stride` apart."""
+    per_domain = ledger.add(f"placement/{name}", topology.ranks_per_domain, ranks=ranks, stride=stride)
+    bandwidth = ledger.add(f"placement/{name}/link", topology.scale_up_bandwidth, group=per_domain)
+    return {"ranks": ranks, "ranks_per_domain": per_domain, "link_bandwidth": bandwidth}
+
+
+def add_layer_communication(ledger: Ledger) -> None:
+    """Store tensor, context and expert parallel time per layer and micro-batch, forward and backward."""
+    _tensor_parallel(ledger)
+    _context_parallel(ledger)
+    _expert_parallel(ledger)
+    for direction in ("forward", "backward"):
+        parts = [f"layer/{direction}/{kind}/exposed" for kind in ("tp", "cp", "ep")]
+        ledger.total(f"layer/{direction}/exposed", *[p for p in parts if p in ledger])
+        ledger.total(f"layer/{direction}/time", f"layer/{direction}/busy", f"layer/{direction}/exposed")
+
+
+def _tensor_parallel(ledger: Ledger) -> None:
+    c = ledger.columns
+    group = place(ledger, "tp", c["tp"], 1.0)
+    message = ELEMENT * c["tokens"] * c["hidden"]
+    blocks = (c["attention_layers"] + c["linear_layers"] + c["dense_layers"]) / c["layers"]
+    blocks = blocks + c["moe_layers"] / c["layers"] * ((c["etp"] > 1) | (c["shared_expert_ffn_hidden"] > 0))
+    whole = ledger.add("layer/tp/all-reduce", collectives.all_reduce_time, message=message, **group)
+    gather = ledger.add("layer/tp/all-gather", collectives.all_gather_time, message=message, **group)
+    scatter = ledger.add("layer/tp/reduce-scatter", collectives.reduce_scatter_time, message=message, **group)
+    per_block = np.where(c["sequence_parallel"] > 0, gather + scatter, whole)
+    ledger.add("layer/tp/time", layer.scaled_time, time=per_block, factor=blocks)
+    for direction in ("forward", "backward"):
+        ledger.add(
+            f"layer/{direction}/tp/exposed",
+            layer.scaled_time,
+            time=ledger["layer/tp/time"],
+            factor=c[f"tp_exposed_{direction}"],
+        )
+
+
+def _context_parallel(ledger: Ledger) -> None:
+    c = ledger.columns
+    if not np.any(c["cp"] > 1):
+        return
+    cp, tp = c["cp"], c["tp"]
+    share = c["attention_layers"] / c["layers"]
+    kv_width = np.maximum(c["kv_heads"] / tp, 1.0) * (c["head_dim"] + c["v_head_dim"])
+    block = ELEMENT * c["tokens"] * kv_width
+    group = place(ledger, "cp", cp, tp)
+    hop = ledger.add(
+        "layer/cp/hop",
+        collectives.point_to_point_time,
+        message=block,
+        crosses=1.0 * (cp * tp > c["domain"]),
+        link_bandwidth=group["link_bandwidth"],
+        point_to_point_efficiency=c["link_efficiency"],
+    )
+    ledger.add("layer/cp/ring", layer.scaled_time, time=hop, factor=cp - 1)
+    ledger.add("layer/cp/ag", collectives.all_gather_time, message=block * cp, **group)
+    all_columns = ELEMENT * c["tokens"] * (c["qkv"] + c["attention_columns"])
+    remote = ledger.add(
+        "layer/cp/remote",
+        collectives.all_to_all_remote_share,
+        ranks=group["ranks"],
+        ranks_per_domain=group["ranks_per_domain"],
+    )
+    ledger.add(
+        "layer/cp/ulysses", collectives.all_to_all_time, message=all_columns, remote_share=remote, **group
+    )
+    cases = {index: f"layer/cp/{kind}" for index, kind in enumerate(CP_KINDS)}
+    time = ledger.choose("layer/cp/time", c["cp_kind"], cases)
+    for direction, passes in (("forward", 1.0), ("backward", 2.0)):
+        exposed = ledger.add(
+            f"layer/{direction}/cp/of-attention",
+            layer.exposed_time,
+            communication=passes * share * time,
+            window=ledger[f"layer/{direction}/attention"] * (c["cp_kind"] == 0),
+            hidden_share=c["cp_hidden_share"],
+            residual=c["cp_residual"],
+        )
+        ledger.add(f"layer/{direction}/cp/exposed", layer.scaled_time, time=exposed, factor=1.0 * (cp > 1))
+
+
+def _expert_parallel(ledger: Ledger) -> None:
+    c = ledger.columns
+    if not np.any((c["moe_layers"] > 0) & (c["ep"] > 1)):
+        return
+    group = place(ledger, "ep", c["ep"], c["etp"])
+    remote = ledger.add(
+        "layer/ep/remote",
+        collectives.dispatch_remote_share,
+        ranks=group["ranks"],
+        ranks_per_domain=group["ranks_per_domain"],
+        experts_per_token=_at_least_one(c["experts_per_token"]),
+    )
+    message = ELEMENT * c["tokens"] / c["tp"] * c["experts_per_token"] * c["hidden"]
+    one = ledger.add(
+        "layer/ep/all-to-all", collectives.all_to_all_time, message=message, remote_share=remote, **group
+    )
+    both = ledger.add("layer/ep/time", layer.mean_over_layers, time=2 * one, kind_layers=c["moe_layers"])
+    for direction in ("forward", "backward"):
+        ledger.add(f"layer/{direction}/ep/exposed", layer.scaled_time, time=both, factor=c["ep_exposed_share"])
+
+
+def _at_least_one(value: Any) -> Any:
+    return np.maximum(value, 1.0)
+
+
+def add_pipeline_transfer(ledger: Ledger) -> None:
+    """Store the time of one hop between pipeline stages."""
+    c = ledger.columns
+    split = np.where(c["p2p_scattered"] > 0, c["tp"], c["sequence_ranks"])
+    hop = ledger.add(
+        "pp/hop",
+        collectives.point_to_point_time,
+        message=ELEMENT * c["tokens"] * c["hidden"] / split,
+        crosses=1.0 * (c["n_gpus"] > c["domain"]),
+        point_to_point_efficiency=c["link_efficiency"],
+        network_startup=c["p2p_network_startup"],
+    )
+    del hop
+
+
+def add_data_parallel(ledger: Ledger) -> None:
+    """Store gradient and parameter traffic of a step (ZeRO 0 to 2), and of a layer and micro-batch (ZeRO 3).
+
+    The scope knows the ranks and the parameters of a stage, and nothing of schedules.
+    """
+    c = ledger.columns
+    trained = c["trains_base"]
+    groups = {
+        "dense": (c["replicas"], c["shards"], c["tp"], "dense"),
+        "experts": (c["expert_replicas"], c["expert_shards"], c["ep"] * c["etp"], "experts"),
+    }
+    if not np.any(c["moe_layers"] > 0):
+        groups.pop("experts")
+    for name, (replicas, shards, stride, kind) in groups.items():
+        everyone = place(ledger, f"dp/{name}", replicas, stride)
+        sharers = place(ledger, f"shard/{name}", shards, stride)
+        sharers["network_bandwidth"] = c["network_bandwidth"] * c["sharded_bandwidth_ratio"]
+        stage = ledger[f"stage/parameters/{kind}"]
+        gradients = ledger.add(
+            f"dp/{name}/gradients", data_parallel.gradient_message, parameters=stage * trained + c["adapter_parameters"]
+        )
+        weights = ledger.add(
+            f"dp/{name}/weights", data_parallel.parameter_message, parameters=stage * trained
+        )
+        across = replicas / shards
+        copies = place(ledger, f"copies/{name}", across, stride * shards)
+        ledger.add(f"dp/{name}/all-reduce", collectives.all_reduce_time, message=gradients, **everyone)
+        ledger.add(f"dp/{name}/reduce-scatter", collectives.reduce_scatter_time, message=gradients, **sharers)
+        ledger.add(f"dp/{name}/all-gather", collectives.all_gather_time, message=weights, **sharers)
+        ledger.add(f"dp/{name}/copies", collectives.all_reduce_time, message=gradients / shards, **copies)
+        per_layer = ledger[f"layer/parameters/{kind}"]
+        ledger.add(
+            f"fsdp/{name}/all-gather",
+            collectives.all_gather_time,
+            message=per_layer * c["weight_comm_bytes"],
+            **sharers,
+        )
+        ledger.add(
+            f"fsdp/{name}/reduce-scatter",
+            collectives.reduce_scatter_time,
+            message=per_layer * trained * c["gradient_comm_bytes"],
+            **sharers,
+        )
+    for collective in ("all-reduce", "reduce-scatter", "all-gather", "copies"):
+        ledger.total(f"dp/{collective}", *[f"dp/{name}/{collective}" for name in groups])
+    for collective in ("all-gather", "reduce-scatter"):
+        ledger.total(f"fsdp/{collective}", *[f"fsdp/{name}/{collective}" for name in groups])

@@ -1,0 +1,103 @@
+"""Software profiles: what a framework version fuses, overlaps, launches and keeps.
+
+A profile is a file of `hardware_db/profiles`: documented physical constants, each with its origin, and
+the defaults of cells that a row leaves empty. It is chosen by name, or by framework and software date.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpucalc import catalog
+from gpucalc.errors import DataError, unknown
+
+DEFAULT_PROFILE = "megatron-core"
+FOLDER = "profiles"
+
+
+@dataclass(frozen=True)
+class Constant:
+    """One constant of a profile and where it comes from."""
+
+    value: float
+    unit: str
+    origin: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A software profile with the constants of those it extends filled in."""
+
+    name: str
+    title: str
+    frameworks: tuple[str, ...]
+    since: str
+    until: str
+    constants: dict[str, Constant]
+    defaults: dict[str, Any]
+
+    @property
+    def values(self) -> dict[str, float]:
+        """constant → value in SI."""
+        return {name: constant.value for name, constant in self.constants.items()}
+
+    def covers(self, date: str) -> bool:
+        """Whether the profile describes software of that month (YYYY-MM)."""
+        return (not self.since or date >= self.since) and (not self.until or date <= self.until)
+
+
+def _constant(file: str, name: str, raw: Any) -> Constant:
+    if not isinstance(raw, dict) or not isinstance(raw.get("value"), int | float):
+        raise DataError(f"{file}: constants.{name}: expected a table with value, unit, origin and why")
+    return Constant(float(raw["value"]), str(raw.get("unit", "")), str(raw.get("origin", "")), str(raw.get("why", "")))
+
+
+@functools.lru_cache(maxsize=64)
+def load_profile(name: str, dirs: tuple[Path, ...]) -> Profile:
+    """The profile of that name, from an overlay or the shipped database.
+
+    Raises UsageError for an unknown name and DataError for a malformed file.
+    """
+    files = catalog.list_files(dirs, FOLDER)
+    if name not in files:
+        raise unknown("profile", name, profile_names(dirs))
+    path, root = files[name]
+    raw = catalog.read_toml(path, root)
+    base = load_profile(str(raw["extends"]), dirs) if "extends" in raw else None
+    constants = dict(base.constants) if base else {}
+    constants |= {n: _constant(path.name, n, c) for n, c in raw.get("constants", {}).items()}
+    defaults = {**(base.defaults if base else {}), **raw.get("defaults", {})}
+    words = tuple(str(f).casefold() for f in raw.get("frameworks", ()))
+    since, until = str(raw.get("since", "")), str(raw.get("until", ""))
+    return Profile(name, str(raw.get("title", name)), words, since, until, constants, defaults)
+
+
+def profile_names(dirs: Sequence[Path]) -> list[str]:
+    """Names that `--profile` takes."""
+    return [name for name in catalog.list_files(dirs, FOLDER) if name != "common"]
+
+
+@functools.lru_cache(maxsize=1024)
+def choose_profile(framework: str, date: str, dirs: tuple[Path, ...]) -> Profile:
+    """The profile whose framework words fit `framework` best at `date` (YYYY-MM, empty: today).
+
+    The longest word that occurs in the text wins; without any the default profile is taken.
+    """
+    text = re.sub(r"[\s_]+", " ", framework.casefold())
+    names = profile_names(dirs)
+    if text in names:
+        return load_profile(text, dirs)
+    month = date or "9999-99"
+    best: tuple[int, Profile] | None = None
+    for name in names:
+        profile = load_profile(name, dirs)
+        length = max((len(word) for word in profile.frameworks if word in text), default=0)
+        if length and profile.covers(month) and (best is None or length > best[0]):
+            best = (length, profile)
+    return best[1] if best else load_profile(DEFAULT_PROFILE, dirs)
