@@ -209,7 +209,7 @@ def total_and_active(b: Blueprint, p: Parts) -> tuple[Weights, Weights]:
         p.linear_mixer.times(b.mixers.count(LINEAR)),
         p.dense_mlps,
         p.moe_fixed.times(moe),
-        p.layer_norms.times(b.layers),
+        p.norms,
         p.final_norm,
         p.encoder,
         p.cross_attention,

@@ -13,6 +13,7 @@ from gpucalc.model_parameters import Weights
 
 FULL, WINDOW, LINEAR, NONE = "full", "window", "linear", "none"
 DENSE, MOE = "dense", "moe"
+NO_WEIGHTS = Weights()
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ class Blueprint:
     # vectors and the rest
     norm_terms: int = 1
     norms_per_layer: int = 2
-    layer_extra: int = 0
+    norm_per_block: bool = False  # one norm before each block; a skipped block has none
     final_norm: bool = True
     positions: int = 0  # learned position vectors
     embedding_width: int = 0  # 0 = hidden; otherwise projected in and out
@@ -119,13 +120,12 @@ class Blueprint:
     has_head: bool = True
     head_bias: bool = False
     head_dense: bool = False  # transform before the head (BERT)
-    extra: Weights = Weights()
+    extra: Weights = NO_WEIGHTS
     # beside the language decoder
     encoder_layers: int = 0
     relative_buckets: int = 0
-    vision: Weights = Weights()
+    vision: Weights = NO_WEIGHTS
     mtp_layers: int = 0
-    mtp_projection: bool = True
     quantization: str = ""
 
     @property
@@ -155,7 +155,8 @@ class Parts:
     expert: Weights
     moe_fixed: Weights  # router, shared expert and latent projections of one MoE layer
     router: Weights
-    layer_norms: Weights
+    layer_norms: Weights  # of a layer with all its blocks
+    norms: Weights  # of all layers
     final_norm: Weights
     encoder: Weights
     cross_attention: Weights  # all layers
@@ -238,7 +239,11 @@ def count_parts(b: Blueprint) -> Parts:
             Weights(hidden if shared and b.shared_expert_gate else 0),
             Weights(2 * hidden * b.expert_latent),
         )
-    layer_norms = parts.norm(hidden, b.norm_terms).times(b.norms_per_layer).plus(Weights(0, b.layer_extra))
+    layer_norms = parts.norm(hidden, b.norm_terms).times(b.norms_per_layer)
+    norms = layer_norms.times(b.layers)
+    if b.norm_per_block:
+        blocks = sum(kind != NONE for kind in (*b.mixers, *b.mlps))
+        norms = parts.norm(hidden, b.norm_terms).times(blocks)
     encoder = cross = Weights()
     if b.encoder_layers:
         bias_table = Weights(0, b.relative_buckets * b.heads)
@@ -265,6 +270,7 @@ def count_parts(b: Blueprint) -> Parts:
         moe_fixed=moe_fixed,
         router=router,
         layer_norms=layer_norms,
+        norms=norms,
         final_norm=parts.norm(hidden, b.norm_terms) if b.final_norm else Weights(),
         encoder=encoder,
         cross_attention=cross,

@@ -48,7 +48,7 @@ def model_with(model: Model, **cells: Any) -> Model:
         if cell in stated and stated[cell] != getattr(b, cell):
             changes[cell] = stated[cell]
     hidden, heads = changes.get("hidden", b.hidden), changes.get("heads", b.heads)
-    if b.positions and "hidden" in changes and b.embedding_width == b.hidden:
+    if "hidden" in changes and b.embedding_width == b.hidden:
         changes["embedding_width"] = hidden
     if "gated_mlp" in changes:
         changes["expert_gated"] = changes["gated_mlp"]

@@ -37,9 +37,10 @@ class Family:
     mla: bool = False
     window_default: int = 0
     pattern: int = 0  # every pattern-th layer is full, the others windowed
-    first_windowed: bool = True
     indexer: bool = False
     output_gate: bool = False
+    falcon_norms: bool = False
+    ffn_doubled: bool = False  # the configuration states gate and up together
     legacy_multi_query: bool = False  # multi_query: true means one kv head unless new_decoder_architecture
 
 
@@ -91,7 +92,14 @@ FAMILIES: dict[str, Family] = {
         legacy_multi_query=True,
     ),
     "GPTJForCausalLM": Family(gated=False, mlp_bias=True, norm_terms=2, norms=1, head_bias=True, ffn_rule=4),
-    "GPTNeoXForCausalLM": Family(**_ALL_BIASES),  # type: ignore[arg-type]
+    "GPTNeoXForCausalLM": Family(
+        gated=False,
+        qkv_bias="attention_bias",
+        out_bias="attention_bias",
+        bias_default=True,
+        mlp_bias=True,
+        norm_terms=2,
+    ),
     "OPTForCausalLM": Family(**_ALL_BIASES, tied=True, positions=2),  # type: ignore[arg-type]
     "BloomForCausalLM": Family(**_ALL_BIASES, tied=True, embedding_norm=True, ffn_rule=4),  # type: ignore[arg-type]
     "FalconForCausalLM": Family(
@@ -102,6 +110,7 @@ FAMILIES: dict[str, Family] = {
         norm_terms=2,
         tied=True,
         ffn_rule=4,
+        falcon_norms=True,
         legacy_multi_query=True,
     ),
     "MPTForCausalLM": Family(gated=False, tied=True, ffn_rule=4),
@@ -140,7 +149,7 @@ FAMILIES: dict[str, Family] = {
     "MiMoForCausalLM": Family(qkv_bias="attention_bias", bias_default=True),
     "InternLMForCausalLM": Family(qkv_bias="bias", out_bias="bias", bias_default=True),
     "InternLM2ForCausalLM": Family(qkv_bias="bias", out_bias="bias", bias_default=True),
-    "QWenLMHeadModel": Family(qkv_bias=True),
+    "QWenLMHeadModel": Family(qkv_bias=True, ffn_doubled=True),
     "Llama4ForCausalLM": Family(
         moe="ffn", qkv_bias="attention_bias", out_bias="attention_bias", window_default=8192, pattern=4
     ),
@@ -161,6 +170,8 @@ MODEL_TYPES: dict[str, str] = {
     "qwen3_5_moe_text": "Qwen3_5MoeForCausalLM",
     "qwen3_vl_text": "Qwen3ForCausalLM",
     "qwen3_vl_moe_text": "Qwen3MoeForCausalLM",
+    "qwen2_5_omni_text": "Qwen2ForCausalLM",
+    "qwen3_omni_moe_text": "Qwen3MoeForCausalLM",
     "qwen2_vl_text": "Qwen2ForCausalLM",
     "qwen2_5_vl_text": "Qwen2ForCausalLM",
     "gemma": "GemmaForCausalLM",

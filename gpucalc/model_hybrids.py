@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpucalc.model_blueprint import DENSE, FULL, LINEAR, MOE, NONE, WINDOW, Blueprint, LinearMixer
+from gpucalc.model_blueprint import DENSE, FULL, LINEAR, MOE, NONE, Blueprint, LinearMixer
 from gpucalc.model_families import Family
 from gpucalc.model_import import KEYS, general_decoder, layer_count
-from gpucalc.model_parameters import Weights
 from gpucalc.model_reader import DERIVED, Reader
 
 
@@ -101,6 +100,7 @@ def nemotron_h(r: Reader, architecture: str) -> Blueprint:
         shared_expert_ffn_hidden=r.integer("shared_expert_ffn_hidden", "moe_shared_expert_intermediate_size", minimum=0)
         * max(1, r.integer("shared_experts", "n_shared_experts", minimum=0)),
         norms_per_layer=1,
+        norm_per_block=True,
         linear=LinearMixer(
             "mamba2",
             heads=r.integer("mamba_heads", "mamba_num_heads", required=True),
@@ -206,7 +206,7 @@ def deci(r: Reader, architecture: str) -> Blueprint:
         qkv_bias=bias,
         out_bias=bias,
         mlp_bias=r.flag("mlp_bias", "mlp_bias"),
-        extra=Weights(0, -hidden * (mixers.count(NONE) + mlps.count(NONE))),  # a skipped block has no norm
+        norm_per_block=True,
     )
 
 
@@ -218,6 +218,3 @@ def _deci_width(one: Reader, hidden: int) -> int:
         return 1
     width = int(2 * factor * hidden / 3)
     return -(-width // 256) * 256
-
-
-__all__ = ["WINDOW", "deci", "gemma4", "jamba", "mamba", "nemotron_h", "qwen_next"]

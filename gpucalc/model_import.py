@@ -65,20 +65,21 @@ def blueprint_from_config(config: dict[str, Any], label: str) -> tuple[Blueprint
     from gpucalc import model_special
 
     text, wrapper = _language_part(config, label)
+    filled = model_special.fill_llava(config, text) if wrapper else []
     reader = Reader(text, label)
     architecture = _class_of(text, config, wrapper, reader)
     builder = model_special.BUILDERS.get(architecture)
     blueprint = builder(reader, architecture) if builder else general_decoder(reader, FAMILIES[architecture])
     blueprint = replace(blueprint, architecture=_stated_class(config) or architecture)
+    if filled:
+        reader.origin.update({field: DEFAULT for field, keys in KEYS.items() if set(keys) & set(filled)})
+        reader.warnings.append("left out of text_config and filled from its class: " + ", ".join(filled))
     if wrapper:
         blueprint = model_special.with_wrapper(blueprint, reader, config)
     reader.check()
     method = Reader(config, label).find("quantization_config.quant_method", "quantization_config.quant_algo")[1]
     if isinstance(method, str):
         blueprint = replace(blueprint, quantization=method.lower())
-        reader.warnings.append(
-            f"the checkpoint is stored as {method.lower()}; parameters are counted, so its file size is not twice them"
-        )
     return blueprint, reader
 
 
@@ -147,25 +148,18 @@ def general_decoder(reader: Reader, family: Family) -> Blueprint:
     heads = r.integer("heads", *KEYS["heads"], required=True)
     layers = layer_count(r)
     kv_heads = _kv_heads(r, family, heads)
-    latent = _latent(r) if family.mla else {}
+    latent: dict[str, Any] = _latent(r) if family.mla else {}
     head_dim = latent.pop("head_dim", 0) or _head_dim(r, hidden, heads)
     experts = _experts(r, family)
-    ffn_hidden = _ffn_hidden(r, family, hidden, experts)
+    ffn_hidden = _ffn_hidden(r, family, hidden, experts) // (2 if family.ffn_doubled else 1)
     mlps = _mlps(r, layers, bool(experts.get("experts")))
     max_seq_len = r.integer("max_seq_len", *KEYS["max_seq_len"])
     window, mixers = _mixers(r, family, layers)
     qk_norm = family.qk_norm
     if family.qk_norm_key:
         qk_norm = qk_norm if r.flag("qk_norm", family.qk_norm_key, default=family.qk_norm_default) else ""
-    norms = family.norms
-    if r.text("model_type") in {"falcon", "RefinedWeb", "RefinedWebModel"}:
-        wide = r.flag("new_decoder_architecture", "new_decoder_architecture") or not r.flag(
-            "parallel_attn", "parallel_attn", default=True
-        )
-        norms = 2 if wide else 1
-    norm_terms = family.norm_terms
-    if r.config.get("no_bias") is False or r.has("attn_config.attn_pdrop"):
-        norm_terms = 2 if r.text("model_type") == "mpt" and r.config.get("no_bias") is False else norm_terms
+    if r.config.get("no_bias") is False:
+        r.problem("no_bias is false; only the released form without biases is known, so give no_bias: true")
     return Blueprint(
         architecture="",
         hidden=hidden,
@@ -189,8 +183,8 @@ def general_decoder(reader: Reader, family: Family) -> Blueprint:
         expert_bias=family.expert_bias,
         router_bias=family.router_bias,
         shared_expert_gate=family.shared_gate,
-        norm_terms=norm_terms,
-        norms_per_layer=norms,
+        norm_terms=family.norm_terms,
+        norms_per_layer=_norms(r, family),
         final_norm=family.final_norm and r.config.get("do_layer_norm_before") is not False,
         positions=max_seq_len + family.positions if family.positions >= 0 else 0,
         embedding_width=r.integer("embedding_width", "word_embed_proj_dim"),
@@ -199,7 +193,7 @@ def general_decoder(reader: Reader, family: Family) -> Blueprint:
         index_heads=r.integer("index_heads", "index_n_heads", required=True) if family.indexer else 0,
         index_dim=r.integer("index_dim", "index_head_dim", required=True) if family.indexer else 0,
         mtp_layers=r.integer("mtp_layers", *KEYS["mtp_layers"], minimum=0, default=0),
-        **experts,  # type: ignore[arg-type]
+        **experts,
         **latent,
     )
 
@@ -221,6 +215,9 @@ def _bias(r: Reader, family: Family, rule: bool | str) -> bool:
 
 
 def _kv_heads(r: Reader, family: Family, heads: int) -> int:
+    if r.config.get("multi_query_attention") is False:
+        r.origin["kv_heads"] = DERIVED
+        return heads
     old_style = family.legacy_multi_query and r.flag("multi_query", "multi_query", default=True)
     if old_style and not r.flag("new_decoder_architecture", "new_decoder_architecture"):
         r.origin["kv_heads"] = DERIVED
@@ -244,7 +241,16 @@ def _head_dim(r: Reader, hidden: int, heads: int) -> int:
     return r.integer("head_dim", *KEYS["head_dim"], derived=hidden // max(heads, 1))
 
 
-def _latent(r: Reader) -> dict[str, int]:
+def _norms(r: Reader, family: Family) -> int:
+    """Norms of a layer; with attention and MLP in parallel, Falcon's older layers share one."""
+    if not family.falcon_norms:
+        return family.norms
+    if r.flag("new_decoder_architecture", "new_decoder_architecture"):
+        return r.integer("norms", "num_ln_in_parallel_attn", default=2)
+    return 1 if r.flag("parallel_attn", "parallel_attn", default=True) else 2
+
+
+def _latent(r: Reader) -> dict[str, Any]:
     nope = r.integer("qk_nope_head_dim", "qk_nope_head_dim", required=True)
     rope = r.integer("qk_rope_head_dim", "qk_rope_head_dim", required=True)
     r.origin["head_dim"] = DERIVED
@@ -258,7 +264,7 @@ def _latent(r: Reader) -> dict[str, int]:
     }
 
 
-def _experts(r: Reader, family: Family) -> dict[str, int]:
+def _experts(r: Reader, family: Family) -> dict[str, Any]:
     key, count = r.find(*KEYS["experts"])
     if not family.moe:
         if key and count not in (0, 1):
@@ -288,7 +294,7 @@ def _experts(r: Reader, family: Family) -> dict[str, int]:
     return found
 
 
-def _ffn_hidden(r: Reader, family: Family, hidden: int, experts: dict[str, int]) -> int:
+def _ffn_hidden(r: Reader, family: Family, hidden: int, experts: dict[str, Any]) -> int:
     if r.has("intermediate_size_mlp"):
         return r.integer("ffn_hidden", "intermediate_size_mlp")
     if family.moe == "ffn" and experts:

@@ -30,31 +30,57 @@ def _names() -> tuple[str, ...]:
     return tuple(sorted(file.name.removesuffix(".json") for file in FOLDER.glob("*.json")))
 
 
-def folded(name: str) -> str:
+def folded(name: str, between_digits: str | None = None) -> str:
     """A name without owner, case, punctuation, `Meta-` and the suffixes that do not change the shape.
 
-    >>> folded("nvidia/Meta-Llama-3.1-70B-Instruct-FP8")
-    'llama3170b'
+    Punctuation between digits tells OPT-1.3B from OPT-13B and GPT-2 2B from GPT 22B: None keeps it
+    (a point, or a dash for anything else), otherwise `between_digits` stands for it.
+
+    >>> folded("nvidia/Meta-Llama-3.1-70B-Instruct-FP8"), folded("Llama 3 1 70b", "-"), folded("Llama-2-7B", "")
+    ('llama3.1-70b', 'llama3-1-70b', 'llama27b')
     """
     text = name.rsplit("/", 1)[-1].rsplit("--", 1)[-1].casefold()
-    words = [word for word in re.split(r"[^a-z0-9]+", text) if word]
-    if len(words) > 1 and words[0] == "meta":
-        words = words[1:]
-    while len(words) > 1 and words[-1] in _SUFFIXES:
+    words = re.findall(r"[a-z0-9]+|[^a-z0-9]+", text)
+    while words and not words[0].isalnum():
+        words.pop(0)
+    if len(words) > 2 and words[0] == "meta":
+        words = words[2:]
+    while len(words) > 1 and (not words[-1].isalnum() or words[-1] in _SUFFIXES):
         words.pop()
+    for index in range(1, len(words) - 1):
+        if not words[index].isalnum():
+            apart = words[index - 1][-1].isdigit() and words[index + 1][0].isdigit()
+            kept = "." if words[index] == "." else "-"
+            words[index] = (kept if between_digits is None else between_digits) if apart else ""
     return "".join(words)
 
 
 @lru_cache(maxsize=1)
-def _index() -> dict[str, str]:
-    """Folded spelling → preset; presets win over aliases."""
-    table: dict[str, str] = {}
+def _index() -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+    """Folded spelling → preset: with the punctuation between digits, with any there, without; presets win."""
+    spellings: list[tuple[str, str]] = []
     aliases = FOLDER / "aliases.csv"
     if aliases.is_file():
         with aliases.open(encoding="utf-8", newline="") as stream:
-            table = {folded(row["alias"]): row["preset"] for row in csv.DictReader(stream)}
-    table.update({folded(name): name for name in _names()})
-    return table
+            spellings = [(row["alias"], row["preset"]) for row in csv.DictReader(stream)]
+    spellings += [(name, name) for name in _names()]
+    exact = {folded(spelling): preset for spelling, preset in spellings}
+    return exact, _unambiguous(spellings, "-"), _unambiguous(spellings, "")
+
+
+def _unambiguous(spellings: list[tuple[str, str]], between_digits: str) -> dict[str, str]:
+    meanings: dict[str, set[str]] = {}
+    for spelling, preset in spellings:
+        meanings.setdefault(folded(spelling, between_digits), set()).add(preset)
+    return {spelling: presets.pop() for spelling, presets in meanings.items() if len(presets) == 1}
+
+
+def _lookup(name: str) -> str | None:
+    exact, loose, bare = _index()
+    found = exact.get(folded(name)) or loose.get(folded(name, "-"))
+    if not found and folded(name) == folded(name, ""):  # written without punctuation between digits
+        found = bare.get(folded(name))
+    return found
 
 
 def resolve_preset(name: str) -> str | None:
@@ -63,18 +89,15 @@ def resolve_preset(name: str) -> str | None:
     >>> resolve_preset("meta-llama/Llama-2-70b-chat-hf"), resolve_preset("Llama2-70B LoRA (r=16)")
     ('llama-2-70b', 'llama-2-70b')
     """
-    index = _index()
-    found = index.get(folded(name))
-    if found:
-        return found
+    found = _lookup(name)
     words = name.split()
     for count in range(len(words) - 1, 0, -1):
-        if not _RUN_WORDS.match(words[count]) and not any(w.startswith(("(", "+")) for w in words[1 : count + 1]):
-            return None
-        found = index.get(folded(" ".join(words[:count])))
         if found:
             return found
-    return None
+        if not _RUN_WORDS.match(words[count]) and not any(w.startswith(("(", "+")) for w in words[1 : count + 1]):
+            return None
+        found = _lookup(" ".join(words[:count]))
+    return found
 
 
 def preset_config(preset: str) -> dict[str, Any]:

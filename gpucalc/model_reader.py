@@ -99,6 +99,7 @@ class Reader:
     """Fields of a configuration by the names a cost model uses; problems are collected, not raised one by one."""
 
     def __init__(self, config: dict[str, Any], label: str) -> None:
+        """Read from `config`; `label` names the file in messages."""
         self.config = config
         self.label = label
         self.origin: dict[str, str] = {}

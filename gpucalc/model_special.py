@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from gpucalc.model_blueprint import FULL, Blueprint
+from gpucalc.model_blueprint import Blueprint
 from gpucalc.model_encoders import bert, clip, t5, vit
 from gpucalc.model_families import Family
 from gpucalc.model_hybrids import deci, gemma4, jamba, mamba, nemotron_h, qwen_next
@@ -62,10 +62,11 @@ def fill_llava(config: dict[str, Any], text: dict[str, Any]) -> list[str]:
 
 def with_wrapper(blueprint: Blueprint, reader: Reader, config: dict[str, Any]) -> Blueprint:
     """Add the vision tower of a multimodal wrapper, and say which other parts are not counted."""
-    outer = config.get("thinker_config") if isinstance(config.get("thinker_config"), dict) else config
-    others = [k for k, v in {**config, **outer}.items() if k.endswith("_config") and isinstance(v, dict)]
-    others = [k for k in others if k not in {"text_config", "llm_config", "language_config", "quantization_config"}]
-    others = [k for k in others if k != "thinker_config"]
+    thinker = config.get("thinker_config")
+    outer: dict[str, Any] = thinker if isinstance(thinker, dict) else config
+    language = {"text_config", "llm_config", "language_config", "quantization_config", "thinker_config"}
+    parts = {**config, **outer}
+    others = [k for k, v in parts.items() if k.endswith("_config") and isinstance(v, dict) and k not in language]
     vision = outer.get("vision_config")
     if isinstance(vision, dict):
         weights = vision_weights(Reader(vision, f"{reader.label}: vision_config"), outer, blueprint.hidden)
@@ -98,4 +99,3 @@ BUILDERS: dict[str, Builder] = {
     "ViTForImageClassification": vit,
     "CLIPModel": clip,
 }
-__all__ = ["BUILDERS", "FULL", "fill_llava", "megatron", "with_wrapper"]

@@ -13,6 +13,8 @@ def vision_weights(r: Reader, outer: dict[str, Any], text_hidden: int) -> Weight
     kind = r.text("model_type")
     if kind in {"qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"}:
         weights = _qwen(r)
+    elif kind == "siglip_vision_model" and str(outer.get("model_type", "")).startswith("gemma3"):
+        weights = _gemma3(r, text_hidden)
     elif kind == "gemma4_vision":
         weights = _gemma4(r, text_hidden)
     elif kind == "clip_vision_model":
@@ -43,6 +45,18 @@ def _qwen(r: Reader) -> Weights:
     merger = projection.plus(norm(hidden, 2))
     deep = projection.plus(norm(wide, 2)).times(len(r.indices("deepstack_visual_indexes")))
     return blocks.plus(positions, merger, deep)
+
+
+def _gemma3(r: Reader, text_hidden: int) -> Weights:
+    """Gemma 3: a SigLIP encoder, and one normed projection."""
+    hidden = r.integer("hidden", "hidden_size", required=True)
+    patch = r.integer("patch", "patch_size", required=True)
+    side = r.integer("image", "image_size", required=True) // patch
+    layers = r.integer("layers", "num_hidden_layers", required=True)
+    tower = pre_norm_encoder(
+        hidden, r.integer("ffn", "intermediate_size", required=True), layers, True, 3 * patch * patch
+    )
+    return tower.plus(Weights(0, side * side * hidden), norm(hidden, 2), linear(hidden, text_hidden), norm(hidden))
 
 
 def _gemma4(r: Reader, text_hidden: int) -> Weights:
