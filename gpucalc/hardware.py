@@ -6,6 +6,7 @@ Bandwidths are per direction unless the name says otherwise; peaks are dense unl
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +36,7 @@ _BLOCK_SCALED = {
     "nvfp4": {"Blackwell", "Blackwell Ultra"},
     "mxfp4": {"Blackwell", "Blackwell Ultra", "CDNA4"},
 }
+_MAKER = re.compile("^(nvidia|amd|intel|google)?(tesla|instinct|geforce)?")  # what people put before a name
 SCALE_UP_TOPOLOGIES = ("nvswitch", "mesh", "hybrid-cube-mesh", "pcie", "torus-2d", "torus-3d", "none")
 
 
@@ -254,9 +256,7 @@ class Database:
             self._aliases = catalog.aliases(self.dirs)
         folded = {catalog.fold(key): key for key in files}
         wanted = catalog.fold(name)
-        bare = next(
-            (wanted.removeprefix(v) for v in ("nvidia", "amd", "intel", "google") if wanted.startswith(v)), wanted
-        )
+        bare = _MAKER.sub("", wanted)
         for spelling in (wanted, bare):
             key = folded.get(spelling) or self._aliases.get(spelling)
             if key in files:
@@ -347,15 +347,10 @@ def resolve_cluster(
     if gpus_per_node is not None:
         _positive("gpus_per_node", gpus_per_node)
     device = db.device(gpu)
-    host = db.node(node or device.default_node)
-    if host.scale_up not in {device.link, device.pcie} and host.scale_up_topology not in {"pcie", "none"}:
-        raise UsageError(
-            f"node {host.key} joins its accelerators by {host.scale_up}, and {device.key} has "
-            f"{device.link or 'no such link'}; its usual node is {device.default_node}"
-        )
+    host = _host(db, device, node, gpus_per_node)
     per_node = gpus_per_node or host.gpus_per_node
     own = host.scale_up == device.link and device.link_bandwidth > 0
-    domain, wiring = _domain(host, per_node, own)
+    domain, wiring, peers = _domain(host, per_node, own)
     scale_up = db.link(host.scale_up)
     link_bandwidth = host.scale_up_bandwidth or (device.link_bandwidth if own else scale_up.bandwidth)
     port = _network(db, fabric) if fabric else db.link(host.fabric)
@@ -370,7 +365,7 @@ def resolve_cluster(
         link_key=scale_up.key,
         link_bandwidth=link_bandwidth,
         link_count=(device.link_count or 1) if own else 1,
-        peers=_peers(wiring, max(host.domain, domain)),
+        peers=peers,
         link_latency=scale_up.latency_s,
         scale_up_topology=wiring,
         network_bandwidth_per_gpu=rate,
@@ -381,23 +376,35 @@ def resolve_cluster(
     )
 
 
-def _domain(host: Node, per_node: int, own_links: bool) -> tuple[int, str]:
-    """Accelerators in one scale-up domain, and its wiring, with `per_node` of them on a host."""
+def _host(db: Database, device: Device, node: str | None, gpus_per_node: int | None) -> Node:
+    """The named node, or the device's usual one; a larger host that was asked for may be another known node."""
+    host = db.node(node or device.default_node)
+    spans_hosts = host.domain > host.gpus_per_node
+    if node is None and not spans_hosts and gpus_per_node is not None and gpus_per_node > host.gpus_per_node:
+        larger = [n for n in db.nodes() if device.key in n.accelerators and n.gpus_per_node == gpus_per_node]
+        host = larger[0] if larger else host
+    if host.scale_up not in {device.link, device.pcie} and host.scale_up_topology not in {"pcie", "none"}:
+        raise UsageError(
+            f"node {host.key} joins its accelerators by {host.scale_up}, and {device.key} has "
+            f"{device.link or 'no such link'}; its usual node is {device.default_node}"
+        )
+    return host
+
+
+def _domain(host: Node, per_node: int, own_links: bool) -> tuple[int, str, int]:
+    """Accelerators in one scale-up domain, its wiring, and the neighbours of each, with `per_node` on a host."""
     wiring = host.scale_up_topology
     if host.domain > host.gpus_per_node:  # a rack or pod: the domain spans hosts, whatever their size
-        return host.domain, wiring
+        return host.domain, wiring, {"torus-2d": 4, "torus-3d": 6}.get(wiring, 1)
     if wiring == "pcie":
-        return per_node, wiring
+        return per_node, wiring, 1
     if wiring == "none" and per_node > 1 and own_links:  # several superchips on a board are joined directly
-        return per_node, "mesh"
-    return min(host.domain, per_node), wiring
-
-
-def _peers(wiring: str, domain: int) -> int:
-    if wiring == "mesh":
-        return max(1, domain - 1)
-    # DGX-1: two neighbours by double and two by single links; a torus: two neighbours in each dimension.
-    return {"hybrid-cube-mesh": 4, "torus-2d": 4, "torus-3d": 6}.get(wiring, 1)
+        return per_node, "mesh", per_node - 1
+    domain = min(host.domain, per_node)
+    if wiring == "hybrid-cube-mesh":
+        # A host of four wires two links to each of the others; of eight, double and single links to four of them.
+        return (domain, "mesh", 3) if per_node <= 4 else (domain, wiring, 4)
+    return domain, wiring, max(1, host.domain - 1) if wiring == "mesh" else 1
 
 
 def _positive(what: str, value: float) -> None:

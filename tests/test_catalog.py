@@ -185,7 +185,7 @@ def test_a_loop_of_links(overlay):
 
 def test_keys_in_a_users_file_do_not_become_paths(overlay):
     put(overlay, H100.read_text().replace('"dgx-h100"', '"../accelerators/mine"'))
-    with pytest.raises(UsageError, match="unknown node '../accelerators/mine'"):
+    with pytest.raises(UsageError, match=r"unknown node '\.\./accelerators/mine'"):
         resolve_cluster(Database([overlay]), "mine", 8)
 
 
@@ -230,7 +230,7 @@ def test_references_are_complete_and_overlay(overlay):
     (overlay / "references.toml").write_text('[mine]\nauthors = "A"\ntitle = "B"\nyear = 2024\nlocator = "C"\n')
     assert str(catalog.references([overlay])["mine"]) == "A (2024). B. C"
     (overlay / "references.toml").write_text('[mine]\nauthors = "A"\ntitel = "B"\nyear = "2024"\nlocator = "C"\n')
-    with pytest.raises(DataError, match="mine.title: missing; .*mine.titel: unknown key; .*mine.year: must be int"):
+    with pytest.raises(DataError, match=r"mine.title: missing; .*mine.titel: unknown key; .*mine.year: must be int"):
         catalog.references([overlay])
 
 

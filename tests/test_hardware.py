@@ -30,14 +30,30 @@ def test_lookup_opens_one_file_only(monkeypatch):
     ]
 
 
-@pytest.mark.parametrize("name", ["H100", "h100_sxm", "NVIDIA H100 80GB HBM3", "H100-SXM5-80GB", "nvidia h100"])
+@pytest.mark.parametrize(
+    "name",
+    ["H100", "h100_sxm", "NVIDIA H100 80GB HBM3", "DGX-H100", "H100 SXM5 80GB HBM3", "H100-SXM5-80GB", "nvidia h100"],
+)
 def test_spellings_of_one_device(name):
     assert DB.device(name).key == "h100-sxm-80gb"
 
 
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("NVIDIA Tesla V100", "v100-sxm2-32gb"),
+        ("AMD Instinct MI300X", "mi300x"),
+        ("GeForce RTX 4090", "rtx4090-24gb"),
+        ("Google TPU v5e", "tpu-v5e"),
+    ],
+)
+def test_maker_and_line_before_the_name(name, key):
+    assert DB.device(name).key == key
+
+
 @pytest.mark.parametrize("name", ["h100-smx-80gb", "h1000"])
 def test_unknown_device_names_near_ones(name):
-    with pytest.raises(UsageError, match="unknown GPU .*did you mean .*h100"):
+    with pytest.raises(UsageError, match=r"unknown GPU .*did you mean .*h100"):
         DB.device(name)
 
 
@@ -122,6 +138,7 @@ def test_network_rate_per_gpu(gpu, options, gbps):
         ("gh200", {}, 1, 1),
         ("gh200", {"gpus_per_node": 4}, 4, 4),
         ("v100", {"node": "dgx-2-v100"}, 16, 16),
+        ("v100", {"gpus_per_node": 16}, 16, 16),  # only the DGX-2 has sixteen
     ],
 )
 def test_scale_up_domain(gpu, options, domain, per_node):
@@ -136,6 +153,11 @@ def test_scale_up_rates_follow_the_wiring():
     assert (l40s.scale_up_topology, l40s.link_bandwidth) == ("pcie", 31e9)
     assert gaudi.link_bandwidth == 262.5e9  # 21 of 24 ports stay inside
     assert resolve_cluster(DB, "h800", 8).link_bandwidth == 200e9
+
+
+def test_four_v100_are_joined_by_two_links_each():
+    cluster = resolve_cluster(DB, "v100", 16, gpus_per_node=4)
+    assert (cluster.scale_up_topology, cluster.domain, cluster.peer_bandwidth) == ("mesh", 4, 50e9)
 
 
 def test_peer_rate_of_a_mesh_does_not_depend_on_how_many_take_part():
