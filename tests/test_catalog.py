@@ -1,5 +1,8 @@
 import os
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -243,3 +246,16 @@ def test_a_whole_copy_is_a_valid_database(tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(catalog.shipped(), copy)
     assert catalog.check([copy]) == []
+
+
+def test_the_database_is_found_in_the_layout_of_a_wheel(tmp_path):
+    package = Path(catalog.__file__).parent
+    installed = tmp_path / "site" / "gpucalc"
+    installed.mkdir(parents=True)
+    for name in ("__init__.py", "errors.py", "units.py", "catalog.py", "hardware.py"):
+        shutil.copy(package / name, installed / name)
+    shutil.copytree(catalog.shipped(), installed / "hardware_db")
+    code = "from gpucalc import catalog; print(catalog.shipped()); print(catalog.check())"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.stdout.splitlines() == [str((installed / "hardware_db").resolve()), "[]"], done.stderr
