@@ -92,7 +92,7 @@ INPUT_COLUMNS = (
     _int("head_dim", "size of one head", "the model's, else hidden/heads"),
     _int("ffn_hidden", "width of the dense MLP", "the model's, else 4·hidden"),
     _int("vocab", "size of the vocabulary", "the model's, else 51,200 with a warning"),
-    _int("seq_len", "tokens of one sequence", "the model's longest, with a warning", "seq"),
+    _int("seq_len", "tokens of one sequence", "must be stated", "seq"),
     _flag("gated_mlp", "SwiGLU-type MLP with three matrices", "the model's, else no"),
     _int("experts", "experts of a mixture layer; 0 is dense", "the model's, else dense", minimum=0),
     _int("experts_per_token", "experts that see one token", "the model's", minimum=0),

@@ -1,0 +1,117 @@
+"""`gpucalc eval`: rows in, the same rows and predictions out."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Optional
+
+import typer
+
+from gpucalc.cli import options as opt
+from gpucalc.cli.output import talk
+from gpucalc.columns import KINDS
+from gpucalc.errors import DataError, UsageError, unknown
+
+Evaluator = Callable[[list[dict[str, str]]], list[dict[str, Any]]]
+
+
+def evaluate(
+    file: Annotated[str, typer.Argument(metavar="[FILE|-]", help="CSV, JSON lines or a JSON array.")] = "-",
+    kind: Annotated[
+        str, typer.Option("--kind", metavar="KIND", help="training, gemm, attention, collective or alltoall.")
+    ] = "training",
+    form: Annotated[
+        Optional[str],
+        typer.Option("-f", "--format", metavar="FORMAT", help="csv, jsonl, json, table or md; that of the input."),
+    ] = None,
+    columns: opt.ColumnList = None,
+    no_header: opt.NoHeader = False,
+    fabric: opt.Fabric = None,
+    profile: opt.Profile = None,
+    db: opt.Databases = None,
+    causal_flops: opt.CausalFlops = False,
+) -> None:
+    """Append predictions to rows: one row in, one row out.
+
+    \b
+    gpucalc eval runs.csv -f csv > predicted.csv
+    """
+    from gpucalc.render import choose_columns, write_rows
+    from gpucalc.rows import read_rows
+
+    if kind not in KINDS:
+        raise unknown("kind", kind, KINDS)
+    wanted = opt.chosen_format(form) if form is not None else None
+    rows = read_rows(file)
+    appended = KINDS[kind]
+    known = [name for name in rows.columns if name not in appended] + list(appended)
+    chosen = choose_columns(columns, known)
+    evaluator = _evaluator(kind, opt.open_database(db), profile, fabric, causal_flops)
+    output = wanted or ("csv" if rows.form == "csv" else "jsonl")
+    whole_records = output in {"json", "jsonl"} and columns is None
+    tally = _Tally()
+    blocks = _predicted(rows.blocks, evaluator, appended, tally, None if whole_records else set(known))
+    write_rows(sys.stdout, output, None if whole_records else chosen, blocks, header=not no_header)
+    if tally.failed:
+        sys.stdout.flush()
+        few = "row" if tally.failed == 1 else "rows"
+        talk(f"gpucalc: {tally.failed:,} {few} of {tally.rows:,} could not be evaluated; pred_error says why")
+
+
+@dataclass
+class _Tally:
+    rows: int = 0
+    failed: int = 0
+
+
+def _evaluator(kind: str, db: Any, profile: str | None, fabric: str | None, causal_flops: bool) -> Evaluator:
+    if kind != "training":
+        given = {"--profile": profile, "--fabric": fabric, "--causal-flops": causal_flops or None}
+        unused = [flag for flag, value in given.items() if value is not None]
+        if unused:
+            raise UsageError(f"{', '.join(unused)} has no meaning with --kind {kind}")
+    if kind == "training":
+        from gpucalc.job import evaluate_rows
+
+        return lambda records: evaluate_rows(records, db, profile=profile, fabric=fabric, causal_flops=causal_flops)
+    if kind in {"gemm", "attention"}:
+        from gpucalc.estimate import kernels
+
+        function = {"gemm": kernels.evaluate_gemm, "attention": kernels.evaluate_attention}[kind]
+    else:
+        from gpucalc.estimate import collectives
+
+        function = {"collective": collectives.evaluate_collective, "alltoall": collectives.evaluate_alltoall}[kind]
+    return lambda records: function(records, db)
+
+
+def _predicted(
+    blocks: Iterator[list[dict[str, Any]]],
+    evaluator: Evaluator,
+    appended: tuple[str, ...],
+    tally: _Tally,
+    known: set[str] | None,
+) -> Iterator[list[dict[str, Any]]]:
+    """Each block with its predictions; predictions that the rows already held are replaced.
+
+    `known` are the columns of a header already written: a later record with another one cannot be shown.
+    """
+    from gpucalc.rows import text_record
+
+    for block in blocks:
+        if known is not None:
+            for position, record in enumerate(block, tally.rows + 1):
+                new = [name for name in record if name not in known]
+                if new:
+                    raise DataError(
+                        f"record {position} has a column {new[0]!r} that the first ones lack; write with -f jsonl"
+                    )
+        found = evaluator([text_record(record) for record in block])
+        tally.rows += len(block)
+        tally.failed += sum(1 for prediction in found if prediction.get("pred_error"))
+        yield [
+            {**{n: v for n, v in record.items() if n not in appended}, **{n: prediction.get(n) for n in appended}}
+            for record, prediction in zip(block, found, strict=True)
+        ]

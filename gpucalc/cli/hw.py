@@ -1,0 +1,187 @@
+"""`gpucalc hw`: the hardware database."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from typing import Annotated, Any, Optional
+
+import typer
+
+from gpucalc.cli import options as opt
+from gpucalc.cli.output import emit_object, emit_rows, talk
+from gpucalc.columns import Column
+from gpucalc.errors import ExitStatus, UsageError, unknown
+
+app = typer.Typer(help="The hardware database.", no_args_is_help=True, rich_markup_mode=None)
+
+KINDS = ("accelerators", "nodes", "links", "topologies")
+
+
+# What the table of a kind shows: field → column and the divisor to its unit.
+_SHOWN: dict[str, tuple[Column, float]] = {
+    "usable_bytes": (Column("usable_bytes", "number", "memory", unit="GiB", heading="usable", decimals=1), 2.0**30),
+    "memory_bytes": (Column("memory_bytes", "number", "memory", unit="GB", heading="memory", decimals=0), 1e9),
+    "memory_bandwidth": (Column("memory_bandwidth", "number", "HBM", unit="GB/s", heading="HBM", decimals=0), 1e9),
+    "bf16_dense": (Column("bf16_dense", "number", "bf16", unit="TFLOP/s", heading="bf16 dense", decimals=1), 1e12),
+    "fp8_dense": (Column("fp8_dense", "number", "fp8", unit="TFLOP/s", heading="fp8 dense", decimals=1), 1e12),
+    "link_bandwidth": (Column("link_bandwidth", "number", "link", unit="GB/s", heading="link", decimals=0), 1e9),
+    "network_bandwidth_per_gpu": (
+        Column("network_bandwidth_per_gpu", "number", "rate", unit="Gb/s", heading="network/GPU", decimals=2),
+        1e9 / 8,
+    ),
+    "bandwidth": (Column("bandwidth", "number", "rate", unit="GB/s", heading="per direction", decimals=3), 1e9),
+    "latency_s": (Column("latency_s", "number", "latency", unit="µs", heading="latency", decimals=2), 1e-6),
+    "switch_latency_s": (Column("switch_latency_s", "number", "hop", unit="µs", heading="switch hop"), 1e-6),
+    "tdp_watts": (Column("tdp_watts", "number", "power", unit="W", heading="power", decimals=0), 1.0),
+}
+_LEFT_OUT = {"name", "vendor", "memory_bytes"}  # of the table of accelerators; csv and json have them
+
+
+def _rows(db: Any, kind: str) -> list[dict[str, Any]]:
+    if kind == "accelerators":
+        return [
+            {
+                "key": d.key,
+                "name": d.name,
+                "vendor": d.vendor,
+                "arch": d.arch,
+                "year": d.year,
+                "memory_bytes": d.memory_bytes,
+                "usable_bytes": d.usable_bytes,
+                "memory_bandwidth": d.memory_bandwidth,
+                "bf16_dense": d.peak.get("bf16"),
+                "fp8_dense": d.peak.get("fp8"),
+                "link_bandwidth": d.link_bandwidth or None,
+                "tdp_watts": d.tdp_watts,
+                "default_node": d.default_node,
+            }
+            for d in db.devices()
+        ]
+    if kind == "nodes":
+        names = "key name gpus_per_node domain scale_up scale_up_topology fabric nic_count network_bandwidth_per_gpu"
+        return [{n: getattr(node, n) for n in names.split()} for node in db.nodes()]
+    if kind == "links":
+        return [{n: getattr(link, n) for n in ["key", "name", "kind", "bandwidth", "latency_s"]} for link in db.links()]
+    names = "key name kind switch_latency_s max_hops oversubscription"
+    return [{n: getattr(t, n) for n in names.split()} for t in db.topologies()]
+
+
+def _plain(name: str) -> Column:
+    return Column(name, "text", name, heading=name.replace("_", " "))
+
+
+def _scaled(name: str, value: Any) -> Any:
+    return value / _SHOWN[name][1] if name in _SHOWN and value is not None else value
+
+
+@app.command("list")
+def list_(
+    kind: Annotated[str, typer.Argument(metavar="[KIND]", help=", ".join(KINDS) + ".")] = "accelerators",
+    form: opt.Format = "table",
+    columns: opt.ColumnList = None,
+    no_header: opt.NoHeader = False,
+    db: opt.Databases = None,
+) -> None:
+    """List what the database holds: accelerators, nodes, links or topologies."""
+    form = opt.chosen_format(form)
+    if kind not in KINDS:
+        raise unknown("kind", kind, KINDS)
+    rows = _rows(opt.open_database(db), kind)
+    known = list(rows[0]) if rows else ["key"]
+    if form in {"table", "md"}:
+        from gpucalc.render import choose_columns
+        from gpucalc.render.table import table
+
+        default = [n for n in known if kind != "accelerators" or n not in _LEFT_OUT]
+        names = choose_columns(columns, known) if columns is not None else default
+        records = [_SHOWN[n][0] if n in _SHOWN else _plain(n) for n in names]
+        shown = [{n: _scaled(n, row[n]) for n in names} for row in rows]
+        sys.stdout.write(table(records, shown, markdown=form == "md", header=not no_header) + "\n")
+    else:
+        emit_rows(form, known, rows, columns, not no_header)
+
+
+@app.command("show")
+def show(
+    name: Annotated[Optional[str], typer.Argument(metavar="NAME", help="Accelerator, node, link or topology.")] = None,
+    form: opt.Format = "table",
+    db: opt.Databases = None,
+) -> None:
+    """Show every fact of one accelerator, node, link or topology with its source; SI units.
+
+    \b
+    gpucalc hw show mi300x
+    """
+    form = opt.chosen_format(form)
+    if name is None:
+        raise UsageError("missing: a name, such as hw show mi300x (gpucalc hw list shows all)")
+    found = _find(opt.open_database(db), name)
+    emit_object(form, _facts(found, form))
+
+
+def _find(db: Any, name: str) -> Any:
+    first: UsageError | None = None
+    for lookup in (db.device, db.node, db.link, db.topology):
+        try:
+            return lookup(name)
+        except UsageError as error:
+            if not str(error).startswith("unknown "):
+                raise
+            first = first or error
+    assert first is not None  # every lookup has failed
+    raise first
+
+
+_UNITS = {"bytes": "B", "bandwidth": "B/s", "bidirectional": "B/s", "hz": "1/s", "watts": "W", "s": "s"}
+
+
+def _facts(record: Any, form: str) -> dict[str, Any]:
+    """All fields; for people with units and without those that are not stated."""
+    fields = {f.name: getattr(record, f.name) for f in dataclasses.fields(record)}
+    if "peak" in fields:
+        fields = {
+            ("peak_dense" if n == "peak" else "peak_sparse" if n == "sparse_peak" else n): v for n, v in fields.items()
+        }
+    fields = {n: dict(v) if hasattr(v, "items") else v for n, v in fields.items()}
+    if form not in {"table", "md"}:
+        return fields
+    from gpucalc.render.explain import quantity
+
+    def readable(name: str, value: Any) -> Any:
+        if name.startswith("peak_") and isinstance(value, dict):
+            return {p: quantity(v, "FLOP/s") for p, v in value.items()}
+        unit = _UNITS.get(name.rsplit("_", 1)[-1], "")
+        if "bandwidth" in name:
+            unit = "B/s"
+        if unit in {"1/s", "W"} and isinstance(value, float):
+            return f"{value / 1e6:g} MHz" if unit == "1/s" else f"{value:g} W"
+        return quantity(value, unit) if unit and isinstance(value, int | float) else value
+
+    return {n: readable(n, v) for n, v in fields.items() if v not in (None, "", {}, ())}
+
+
+@app.command("check")
+def check(
+    dirs: Annotated[Optional[list[str]], typer.Argument(metavar="[DIR]...", help="Overlays to check too.")] = None,
+    db: opt.Databases = None,
+) -> int:
+    """Check the database and overlays; list all problems at once as file: key: problem."""
+    from gpucalc.catalog import check as problems_of
+
+    problems = problems_of(tuple(dirs or ()) + tuple(db or ()))
+    for problem in problems:
+        print(problem)
+    if problems:
+        talk(f"gpucalc: {len(problems)} problem" + ("s" if len(problems) > 1 else ""))
+        return ExitStatus.USAGE
+    talk("gpucalc: no problems")
+    return ExitStatus.OK
+
+
+@app.command("schema")
+def schema() -> None:
+    """Print the fields that a file of the database may hold."""
+    from gpucalc.catalog import schema_table
+
+    print(schema_table().rstrip("\n"))

@@ -1,0 +1,73 @@
+"""Writing an answer: data to standard output, talk to standard error."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpucalc.render import choose_columns, write_rows
+
+
+def talk(*lines: str) -> None:
+    """Say something that is not data."""
+    for line in lines:
+        if line:
+            print(line, file=sys.stderr)
+
+
+def emit_rows(
+    form: str, columns: Sequence[str], rows: Sequence[Mapping[str, Any]], wanted: str | None = None, header: bool = True
+) -> None:
+    """Write rows that are all there."""
+    write_rows(sys.stdout, form, choose_columns(wanted, columns), [rows], header=header)
+
+
+def emit_document(value: Any) -> None:
+    """Write one JSON document."""
+    from gpucalc.render.jsonout import write_json
+
+    write_json(sys.stdout, value)
+
+
+def emit_object(form: str, value: Mapping[str, Any]) -> None:
+    """Write one record of many fields: a document in JSON, else one line a field."""
+    if form == "json":
+        emit_document(value)
+    elif form == "jsonl":
+        write_rows(sys.stdout, form, list(value), [[value]])
+    elif form == "table":
+        from gpucalc.render.table import facts
+
+        sys.stdout.write(facts([(name, shown(field)) for name, field in flat(value)]) + "\n")
+    else:
+        rows = [{"field": name, "value": field} for name, field in flat(value)]
+        write_rows(sys.stdout, form, ("field", "value"), [rows])
+
+
+def flat(value: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    """Nested fields under dotted names, in order."""
+    found: list[tuple[str, Any]] = []
+    for name, field in value.items():
+        if isinstance(field, Mapping):
+            found += flat(field, f"{prefix}{name}." if name else prefix)
+        elif isinstance(field, list | tuple):
+            found += [(f"{prefix}{name}", item) for item in field]
+        else:
+            found.append((f"{prefix}{name}".removesuffix("."), field))
+    return found
+
+
+def shown(value: Any) -> str:
+    """A field for people: thousands grouped, floats to six digits."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}" if abs(value) >= 10_000 else str(value)
+    if isinstance(value, float):
+        from gpucalc.render.table import significant
+
+        return significant(value, 6)
+    return str(value)

@@ -1,0 +1,218 @@
+"""`gpucalc plan`: which layouts fit, and which is fastest."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+import typer
+
+from gpucalc.cli import options as opt
+from gpucalc.cli.output import emit_document, emit_rows, talk
+from gpucalc.columns import COLUMNS, INPUT, MEASURED, TRAINING_PREDICTIONS, Column
+from gpucalc.errors import ExitStatus, UsageError, nearest
+
+OBJECTIVES = ("throughput", "mfu", "memory", "pareto")
+TIE = 0.03  # step times closer than this are below what the model can tell apart
+
+# The header of machine formats is the same for every question, feasible or not.
+COLUMNS_OUT = ("layout", *(n for n in INPUT if n != "id" and n not in MEASURED), *TRAINING_PREDICTIONS)
+_TABLE = (
+    Column("tie", "text", "tied with the row above", heading=" "),
+    COLUMNS["layout"],
+    COLUMNS["pred_step_time_s"],
+    COLUMNS["pred_tokens_per_s_per_gpu"],
+    COLUMNS["pred_mfu_pct"],
+    COLUMNS["pred_peak_mem_gib"],
+    COLUMNS["pred_fit"],
+    COLUMNS["pred_recompute"],
+    Column("band", "text", "80 % band of the step time", heading="80 % band"),
+)
+
+
+def plan(
+    model: opt.Model = None,
+    gpu: opt.Gpu = None,
+    gpus: opt.Gpus = None,
+    seq_len: opt.SeqLen = None,
+    global_batch: opt.GlobalBatch = None,
+    micro_batch: opt.MicroBatch = None,
+    precision: opt.Precision = None,
+    fabric: opt.Fabric = None,
+    profile: opt.Profile = None,
+    gpus_per_node: opt.GpusPerNode = None,
+    inter_node_gbps: opt.NetworkRate = None,
+    recompute: opt.Recompute = None,
+    zero: opt.Zero = None,
+    schedule: opt.Schedule = None,
+    layout: opt.LayoutLabel = None,
+    settings: opt.Settings = None,
+    objective: Annotated[
+        str, typer.Option("--objective", "--sort", metavar="NAME", help="throughput, mfu, memory or pareto.")
+    ] = "throughput",
+    top: Annotated[str, typer.Option("--top", metavar="N", help="Layouts to print.")] = "10",
+    form: opt.Format = "table",
+    columns: opt.ColumnList = None,
+    no_header: opt.NoHeader = False,
+    db: opt.Databases = None,
+    causal_flops: opt.CausalFlops = False,
+) -> int:
+    """Rank the parallel layouts of a training job: which fit, and which is fastest.
+
+    \b
+    gpucalc plan llama-3.1-70b --gpu h100-sxm-80gb --gpus 64 --seq-len 8192 --global-batch 128
+    """
+    from gpucalc.label import parse_label
+
+    form = opt.chosen_format(form)
+    objective = _objective(objective)
+    count = opt.positive_integer("--top", top)
+    cells = opt.job_cells(
+        {
+            "model": model,
+            "gpu": gpu,
+            "n_gpus": gpus,
+            "seq_len": seq_len,
+            "global_batch": global_batch,
+            "micro_batch": micro_batch,
+            "precision": precision,
+            "gpus_per_node": gpus_per_node,
+            "inter_node_gbps_per_gpu": inter_node_gbps,
+            "recompute": recompute,
+            "zero_stage": zero,
+            "schedule": schedule,
+        },
+        settings,
+        parse_label(layout) if layout is not None else None,
+    )
+    opt.require(cells, "model", "gpu", "n_gpus", "seq_len", "global_batch")
+    database = opt.open_database(db)
+
+    from gpucalc.search import plan as search
+
+    progress = _progress()
+    result = search(
+        cells,
+        database,
+        objective=objective,
+        top=count,
+        progress=progress,
+        causal_flops=causal_flops,
+        profile=profile,
+        fabric=fabric,
+    )
+    if progress:
+        sys.stderr.write("\r\x1b[K")
+    _write(result, form, columns, not no_header)
+    return ExitStatus.OK if result.rows else ExitStatus.INFEASIBLE
+
+
+def _objective(text: str) -> str:
+    word = text.strip().casefold()
+    if word not in OBJECTIVES:
+        near = nearest(word, OBJECTIVES, 1)
+        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(OBJECTIVES)}"
+        raise UsageError(f"--objective is {text!r}; {hint}")
+    return word
+
+
+def _progress() -> Callable[[int, int], None] | None:
+    """A line on standard error that counts layouts, in a terminal only, once a search takes long."""
+    import time
+
+    if not sys.stderr.isatty():
+        return None
+    start = shown = time.monotonic()
+
+    def tell(done: int, total: int) -> None:
+        nonlocal shown
+        now = time.monotonic()
+        if now - start > 1 and now - shown > 0.2:
+            shown = now
+            sys.stderr.write(f"\r\x1b[K{done:,} of {total:,} layouts")
+            sys.stderr.flush()
+
+    return tell
+
+
+def _write(result: Any, form: str, columns: str | None, header: bool) -> None:
+    rows = [dict(row) for row in result.rows]
+    if form == "json":
+        document = {
+            "job": result.job,
+            "candidates": result.candidates,
+            "evaluated": result.evaluated,
+            "feasible": result.feasible,
+            "seconds": result.seconds,
+            "rejected": result.rejected,
+            "rows": _narrowed(rows, columns),
+        }
+        if not rows:
+            document["nearest_miss"] = result.nearest_miss
+        document["notes"] = list(result.notes)
+        emit_document(document)
+    elif form in {"table", "md"} and columns is None:
+        if rows:
+            _table(rows, form, header)
+            talk(*_footer(result))
+    else:
+        emit_rows(form, _all_columns(rows), rows, columns, header)
+    if not rows:
+        talk(*_nothing(result))
+
+
+def _all_columns(rows: list[dict[str, Any]]) -> list[str]:
+    extra = dict.fromkeys(name for row in rows for name in row if name not in COLUMNS_OUT)
+    return [*COLUMNS_OUT, *extra]
+
+
+def _narrowed(rows: list[dict[str, Any]], columns: str | None) -> list[dict[str, Any]]:
+    from gpucalc.render import choose_columns
+
+    if columns is None:
+        return rows
+    wanted = choose_columns(columns, _all_columns(rows))
+    return [{name: row[name] for name in wanted if name in row} for row in rows]
+
+
+def _table(rows: list[dict[str, Any]], form: str, header: bool) -> None:
+    from gpucalc.render.table import table
+
+    best = min((r["pred_step_time_s"] for r in rows if r.get("pred_step_time_s")), default=None)
+    shown = [{**row, "tie": _tied(row, best), "band": _band(row)} for row in rows]
+    sys.stdout.write(table(_TABLE, shown, markdown=form == "md", header=header) + "\n")
+
+
+def _tied(row: Mapping[str, Any], best: float | None) -> str:
+    """ "=" for a step time that cannot be told from the best one."""
+    time = row.get("pred_step_time_s")
+    return "=" if best and time and time != best and time <= best * (1 + TIE) else ""
+
+
+def _band(row: Mapping[str, Any]) -> str:
+    time, low, high = (row.get(f"pred_step_time_{part}s") for part in ("", "low_", "high_"))
+    if not (time and low and high):
+        return ""
+    return f"{100 * (low / time - 1):+.0f} % … {100 * (high / time - 1):+.0f} %"
+
+
+def _footer(result: Any) -> list[str]:
+    ties = sum(1 for r in result.rows if _tied(r, min(x["pred_step_time_s"] for x in result.rows)))
+    lines = [
+        "",
+        f"{result.feasible:,} of {result.candidates:,} layouts fit; {result.evaluated:,} evaluated in "
+        f"{result.seconds:.2f} s." + (f" = within {100 * TIE:.0f} % of the fastest: a tie." if ties else ""),
+    ]
+    rejected = {name: count for name, count in result.rejected.items() if count}
+    if rejected:
+        lines.append("rejected: " + ", ".join(f"{name} {count:,}" for name, count in rejected.items()))
+    return lines + [str(note) for note in result.notes]
+
+
+def _nothing(result: Any) -> list[str]:
+    rejected = ", ".join(f"{name} {count:,}" for name, count in result.rejected.items() if count)
+    lines = [f"gpucalc: no layout fits; {result.candidates:,} tried" + (f" (rejected: {rejected})" if rejected else "")]
+    if result.nearest_miss:
+        lines.append(f"nearest miss: {result.nearest_miss}")
+    return lines
