@@ -6,6 +6,9 @@ or the 72 GPUs of an NVL72 rack. Bandwidths are per GPU and one direction.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 from gpucalc.formula import formula
@@ -117,7 +120,7 @@ def torus_bandwidth(
 
 #: How many of its links a GPU can use in a group, by the topology of the domain. Besides `group`
 #: each formula takes what it needs by name from the columns of a cluster.
-SCALE_UP_BANDWIDTH = {
+SCALE_UP_BANDWIDTH: dict[str, Callable[..., Any]] = {
     "nvswitch": nvswitch_bandwidth,
     "mesh": full_mesh_bandwidth,
     "hybrid-cube-mesh": hybrid_cube_mesh_bandwidth,
