@@ -15,11 +15,12 @@ from gpucalc.formula import formula
 from gpucalc.units import Bytes, BytesPerSecond, Count, Flop, FlopPerSecond, Ratio, Seconds
 
 # Rows, columns and relative speed of the output tiles among which a BLAS library chooses: a
-# narrow tile re-reads its operands more often, so it feeds the tensor cores less well.
-TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.93), (64, 128, 0.8), (128, 64, 0.8))
+# smaller tile re-reads its operands more often, so it feeds the tensor cores less well. Tiles of
+# 64 rows or columns exist too; with them the fit to measured products is worse.
+TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.93))
 
 
-@formula(symbol="w", cite="gpucalc-calibration", valid="m, n >= 1; tiles of 64 to 256 elements")
+@formula(symbol="w", cite="gpucalc-calibration", valid="m, n >= 1; tiles of 128 to 256 elements")
 def tile_utilisation(m: Count, n: Count, compute_units: Count) -> Ratio:
     """Share of the compute units' tile area that does useful work, for the best tile of the library.
 
@@ -27,8 +28,8 @@ def tile_utilisation(m: Count, n: Count, compute_units: Count) -> Ratio:
 
     >>> float(tile_utilisation(4096, 4096, 128))  # 512 tiles of 256 x 128: exactly 4 waves
     1.0
-    >>> float(tile_utilisation(256, 128, 4))  # 4 tiles of 64 x 128 at 0.8 beat 1 of 256 x 128 at 1/4
-    0.8
+    >>> float(tile_utilisation(256, 128, 4))  # 2 tiles of 128 x 128 on 4 units at 0.93 beat 1 of 256 x 128
+    0.465
     """
     useful = m * n
     best: Any = 0.0
@@ -56,7 +57,6 @@ def gemm_compute_time(
     peak: FlopPerSecond,
     compute_units: Count,
     l2_bytes: Bytes,
-    element_bytes: Bytes,
     output_bytes: Bytes,
     gemm_efficiency: Ratio,
     gemm_wave_exponent: Ratio,
@@ -72,10 +72,10 @@ def gemm_compute_time(
     `gemm_efficiency` is the plateau over the dense `peak`; `gemm_wave_exponent` says how much of the idle
     tile area is lost (1 all of it; less where small products run at a higher clock or split k);
     `gemm_k_half` is the depth of the pipeline that each tile fills and drains; `gemm_l2_miss_penalty`
-    what operands beyond the second-level cache cost in power and re-reads; `gemm_misalignment`
-    multiplies products whose n or k is no multiple of `gemm_alignment` elements.
+    what an output beyond the second-level cache costs, whose write-back displaces operands and draws
+    power; `gemm_misalignment` multiplies products whose n or k is no multiple of `gemm_alignment` elements.
 
-    >>> args = dict(compute_units=128, l2_bytes=50e6, element_bytes=2.0, output_bytes=2.0, gemm_wave_exponent=0.5)
+    >>> args = dict(compute_units=128, l2_bytes=50e6, output_bytes=2.0, gemm_wave_exponent=0.5)
     >>> t = gemm_compute_time(4096, 4096, 1024, 1e15, **args, gemm_efficiency=0.8, gemm_k_half=128,
     ...                       gemm_l2_miss_penalty=0.0)
     >>> round(float(t) * 1e6, 2)  # 34.36 GFLOP at 0.8 PFLOP/s = 42.95 us, 1 + 128/1024 for the pipeline
@@ -83,7 +83,7 @@ def gemm_compute_time(
     """
     useful = flop_per_multiply_add * m * n * k / (gemm_efficiency * sustained_clock * peak)
     idle = tile_utilisation(m, n, compute_units) ** -gemm_wave_exponent
-    spilled = np.minimum(1.0, gemm_traffic(m, n, k, element_bytes, output_bytes) / l2_bytes)
+    spilled = np.minimum(1.0, output_bytes * m * n / l2_bytes)
     misaligned = ((n % gemm_alignment > 0) | (k % gemm_alignment > 0)) * (gemm_misalignment - 1)
     return useful * idle * (1 + gemm_k_half / k) * (1 + gemm_l2_miss_penalty * spilled) * (1 + misaligned)
 
@@ -158,7 +158,6 @@ def gemm_time(
         peak,
         compute_units,
         l2_bytes,
-        element_bytes,
         output_bytes,
         gemm_efficiency,
         gemm_wave_exponent,
@@ -209,7 +208,9 @@ def memory_bound_time(
     return kernel_launch_seconds + traffic / (memory_efficiency * memory_bandwidth)
 
 
-@formula(symbol="t_cast", cite="gpucalc-calibration", valid="elements >= 0; cast to 8 or 4 bits with a scale found first")
+@formula(
+    symbol="t_cast", cite="gpucalc-calibration", valid="elements >= 0; cast to 8 or 4 bits with a scale found first"
+)
 def cast_time(
     elements: Count,
     cast_bytes_per_element: Bytes,
