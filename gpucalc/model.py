@@ -252,20 +252,26 @@ def load_model(name_or_path: str | Path, overrides: Mapping[str, Any] | None = N
     from gpucalc.model_reader import read_config
 
     text = str(name_or_path)
-    preset = resolve_preset(text) if isinstance(name_or_path, str) else None
+    path = not isinstance(name_or_path, str) or _says_path(text)
+    preset = None if path else resolve_preset(text)
     if preset is not None:
         model = model_from_config(preset_config(preset), preset)
-    elif _looks_like_path(text):
-        config, name = read_config(text)
+    elif path or _exists(text):
+        config, name = read_config(Path(text).expanduser())
         model = model_from_config(config, name)
     else:
         raise unknown("model", text, preset_names(), "a preset, or a path to a config.json or its folder")
     return model_with(model, **overrides) if overrides else model
 
 
-def _looks_like_path(text: str) -> bool:
-    if text.endswith(".json") or text.startswith((".", "/", "~")) or "\\" in text:
+def _says_path(text: str) -> bool:
+    """Whether `text` is written as a path, or is one below a folder that exists; a bare preset name is not."""
+    if text.endswith(".json") or text.startswith((".", "/", "~")):
         return True
+    return "/" in text and _exists(text)
+
+
+def _exists(text: str) -> bool:
     try:
         return Path(text).exists()
     except (OSError, ValueError):

@@ -18,11 +18,11 @@ NO_WEIGHTS = Weights()
 
 @dataclass(frozen=True)
 class LinearMixer:
-    """A mixer with a constant state per sequence: `kind` is mamba1, mamba2 or delta."""
+    """A mixer with a constant state per sequence: `kind` is mamba1, mamba2, delta or rwkv."""
 
     kind: str
-    inner: int = 0  # mamba1: width of the inner stream
-    state: int = 0  # mamba: state size per channel
+    inner: int = 0  # mamba1, rwkv: width of the inner stream
+    state: int = 0  # mamba: state size per channel; rwkv: width of the channel mixing
     conv: int = 4
     dt_rank: int = 0
     inner_norms: bool = False
@@ -40,6 +40,8 @@ class LinearMixer:
             )
         if self.kind == "mamba2":
             return parts.mamba2(hidden, self.heads, self.head_dim, self.state, self.groups, self.conv, self.bias)
+        if self.kind == "rwkv":
+            return parts.rwkv(hidden, self.inner, self.state)
         return parts.gated_delta_net(hidden, self.groups, self.heads, self.key_dim, self.head_dim, self.conv)
 
     def state_bytes(self) -> int:
@@ -53,6 +55,8 @@ class LinearMixer:
         elif self.kind == "mamba2":
             channels = self.heads * self.head_dim + 2 * self.groups * self.state
             recurrent = self.heads * self.head_dim * self.state
+        elif self.kind == "rwkv":  # two shifted inputs in 16 bit, three accumulators in fp32
+            return 2 * 2 * self.inner + 3 * 4 * self.inner
         else:
             channels = 2 * self.groups * self.key_dim + self.heads * self.head_dim
             recurrent = self.heads * self.key_dim * self.head_dim

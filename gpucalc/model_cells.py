@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpucalc.errors import UsageError, unknown
 from gpucalc.model_blueprint import DENSE, MOE, Blueprint
+from gpucalc.model_parameters import padded_vocabulary
 
 if TYPE_CHECKING:
     from gpucalc.model import Model
@@ -186,5 +187,7 @@ def describe(model: Model) -> dict[str, Any]:
         **{name: getattr(model, name) for name in more},
         "shape": shape,
         "origin": dict(model.origin),
+        "legal_tensor_parallel": list(model.legal_tensor_parallel()),
+        "vocab_padded_to_128": padded_vocabulary(model.vocab),
         "warnings": list(model.warnings),
     }

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gpucalc.model_blueprint import DENSE, FULL, Blueprint
+from gpucalc.model_blueprint import DENSE, FULL, NO_WEIGHTS, Blueprint
 from gpucalc.model_import import KEYS, layer_count
-from gpucalc.model_parameters import Weights, pre_norm_encoder
+from gpucalc.model_parameters import Weights, linear, pre_norm_encoder
 from gpucalc.model_reader import Reader
 
 _WHOLE = {"qkv_bias": True, "out_bias": True, "mlp_bias": True}
@@ -25,12 +25,14 @@ def _shape(r: Reader) -> dict[str, int]:
 
 
 def bert(r: Reader, architecture: str) -> Blueprint:
-    """BERT with its masked-language head: post-norm encoder, token types, embedding norm, transform before the head."""
+    """BERT and RoBERTa: post-norm encoder, token types, embedding norm; masked-language head, or a pooler."""
     layers = layer_count(r)
     positions = r.integer("max_seq_len", *KEYS["max_seq_len"], required=True)
+    shape = _shape(r)
+    bare = architecture.endswith("Model")  # a pooler in place of the head
     return Blueprint(
         architecture=architecture,
-        **_shape(r),  # type: ignore[arg-type]
+        **shape,  # type: ignore[arg-type]
         vocab=r.integer("vocab", *KEYS["vocab"], required=True),
         mixers=(FULL,) * layers,
         mlps=(DENSE,) * layers,
@@ -44,8 +46,10 @@ def bert(r: Reader, architecture: str) -> Blueprint:
         positions=positions,
         embedding_norm=True,
         embedding_rows_extra=r.integer("token_types", "type_vocab_size", minimum=0, default=2),
+        has_head=not bare,
         head_bias=True,
         head_dense=True,
+        extra=linear(shape["hidden"], shape["hidden"], True) if bare else NO_WEIGHTS,
     )
 
 

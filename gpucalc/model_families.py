@@ -150,9 +150,47 @@ FAMILIES: dict[str, Family] = {
     "InternLMForCausalLM": Family(qkv_bias="bias", out_bias="bias", bias_default=True),
     "InternLM2ForCausalLM": Family(qkv_bias="bias", out_bias="bias", bias_default=True),
     "QWenLMHeadModel": Family(qkv_bias=True, ffn_doubled=True),
+    "GraniteForCausalLM": LLAMA,
+    "SmolLM3ForCausalLM": LLAMA,
+    "OlmoeForCausalLM": Family(moe="ffn", qkv_bias="attention_bias", out_bias="attention_bias", qk_norm="full"),
+    "Olmo3ForCausalLM": Family(
+        qkv_bias="attention_bias", out_bias="attention_bias", qk_norm="full", window_default=4096, pattern=4
+    ),
+    "Cohere2ForCausalLM": Family(
+        qkv_bias="attention_bias", out_bias="attention_bias", norms=1, tied=True, window_default=4096, pattern=4
+    ),
+    "GlmForCausalLM": Family(qkv_bias="attention_bias"),
+    "Glm4ForCausalLM": Family(qkv_bias="attention_bias", norms=4),
+    "Glm4MoeLiteForCausalLM": _DEEPSEEK,
+    "DeepseekV32ForCausalLM": Family(
+        moe="own", mla=True, qkv_bias="attention_bias", out_bias="attention_bias", indexer=True
+    ),
+    "Dots1ForCausalLM": Family(moe="own", qkv_bias="attention_bias", out_bias="attention_bias", qk_norm="head"),
+    "GPTNeoForCausalLM": Family(
+        gated=False,
+        out_bias=True,
+        mlp_bias=True,
+        norm_terms=2,
+        tied=True,
+        positions=0,
+        ffn_rule=4,
+        window_default=256,
+        pattern=2,
+    ),
     "Llama4ForCausalLM": Family(
         moe="ffn", qkv_bias="attention_bias", out_bias="attention_bias", window_default=8192, pattern=4
     ),
+}
+
+# classes of the same structure under another name
+CLASS_ALIASES: dict[str, str] = {
+    "Qwen2VLForConditionalGeneration": "Qwen2ForCausalLM",
+    "Qwen2_5_VLForConditionalGeneration": "Qwen2ForCausalLM",
+    "MptForCausalLM": "MPTForCausalLM",
+    "YiForCausalLM": "LlamaForCausalLM",
+    "KimiK2ForCausalLM": "DeepseekV3ForCausalLM",
+    "ChatGLMForConditionalGeneration": "ChatGLMModel",
+    "GPTNeoXModel": "GPTNeoXForCausalLM",
 }
 
 # model_type → class, for files without `architectures` and for nested text configurations
@@ -214,6 +252,22 @@ MODEL_TYPES: dict[str, str] = {
     "mimo": "MiMoForCausalLM",
     "internlm": "InternLMForCausalLM",
     "internlm2": "InternLM2ForCausalLM",
+    "granite": "GraniteForCausalLM",
+    "smollm3": "SmolLM3ForCausalLM",
+    "olmoe": "OlmoeForCausalLM",
+    "olmo3": "Olmo3ForCausalLM",
+    "cohere2": "Cohere2ForCausalLM",
+    "glm": "GlmForCausalLM",
+    "glm4": "Glm4ForCausalLM",
+    "glm4_moe_lite": "Glm4MoeLiteForCausalLM",
+    "glm4v_moe_text": "Glm4MoeForCausalLM",
+    "deepseek_v32": "DeepseekV32ForCausalLM",
+    "dots1": "Dots1ForCausalLM",
+    "gpt_neo": "GPTNeoForCausalLM",
+    "mamba2": "Mamba2ForCausalLM",
+    "falcon_mamba": "FalconMambaForCausalLM",
+    "rwkv": "RwkvForCausalLM",
+    "roberta": "RobertaForMaskedLM",
     "llama4_text": "Llama4ForCausalLM",
     "mamba": "MambaForCausalLM",
     "jamba": "JambaForCausalLM",

@@ -10,21 +10,22 @@ from gpucalc.model_import import KEYS, general_decoder, layer_count
 from gpucalc.model_reader import DERIVED, Reader
 
 
-def mamba(r: Reader, architecture: str) -> Blueprint:
+def mamba(r: Reader, architecture: str, kind: str = "mamba1") -> Blueprint:
     """Mamba: no attention, no feed-forward block, one norm a layer, a constant state."""
     hidden = r.integer("hidden", *KEYS["hidden"], required=True)
     layers = layer_count(r)
-    inner = r.integer(
-        "inner", "intermediate_size", "d_inner", derived=hidden * r.integer("expand", "expand", default=2)
-    )
-    mixer = LinearMixer(
-        "mamba1",
-        inner=inner,
-        state=r.integer("state", "state_size", required=True),
-        conv=r.integer("conv", "conv_kernel", required=True),
-        dt_rank=r.integer("dt_rank", "time_step_rank", derived=-(-hidden // 16)),
-        bias=r.flag("use_bias", "use_bias"),
-    )
+    mixer = None
+    if kind == "mamba1":
+        wide = hidden * r.integer("expand", "expand", default=2)
+        automatic = r.text("time_step_rank") == "auto"
+        mixer = LinearMixer(
+            "mamba1",
+            inner=r.integer("inner", "intermediate_size", "d_inner", derived=wide),
+            state=r.integer("state", "state_size", required=True),
+            conv=r.integer("conv", "conv_kernel", default=4),
+            dt_rank=-(-hidden // 16) if automatic else r.integer("dt_rank", "time_step_rank", derived=-(-hidden // 16)),
+            bias=r.flag("use_bias", "use_bias"),
+        )
     return Blueprint(
         architecture=architecture,
         hidden=hidden,
@@ -37,6 +38,48 @@ def mamba(r: Reader, architecture: str) -> Blueprint:
         mlps=(NONE,) * layers,
         tied_embeddings=r.flag("tied_embeddings", "tie_word_embeddings", default=True),
         norms_per_layer=1,
+        linear=mixer,
+    )
+
+
+def mamba_2(r: Reader, architecture: str) -> Blueprint:
+    """Mamba-2 alone: one mixer and one norm a layer."""
+    base = mamba(r, architecture, kind="mamba2")
+    mixer = LinearMixer(
+        "mamba2",
+        heads=r.integer("mamba_heads", "num_heads", required=True),
+        head_dim=r.integer("mamba_head_dim", "head_dim", required=True),
+        state=r.integer("state", "state_size", required=True),
+        groups=r.integer("groups", "n_groups", required=True),
+        conv=r.integer("conv", "conv_kernel", default=4),
+        bias=r.flag("use_bias", "use_bias"),
+    )
+    return replace(base, linear=mixer)
+
+
+def rwkv(r: Reader, architecture: str) -> Blueprint:
+    """RWKV-4: time mixing and channel mixing, both counted as the mixer; LayerNorms, one more before the first."""
+    hidden = r.integer("hidden", *KEYS["hidden"], required=True)
+    layers = layer_count(r)
+    mixer = LinearMixer(
+        "rwkv",
+        inner=r.integer("inner", "attention_hidden_size", derived=hidden),
+        state=r.integer("ffn_hidden", "intermediate_size", derived=4 * hidden),
+    )
+    return Blueprint(
+        architecture=architecture,
+        hidden=hidden,
+        heads=0,
+        kv_heads=0,
+        head_dim=0,
+        ffn_hidden=0,
+        vocab=r.integer("vocab", *KEYS["vocab"], required=True),
+        mixers=(LINEAR,) * layers,
+        mlps=(NONE,) * layers,
+        max_seq_len=r.integer("max_seq_len", "context_length"),
+        tied_embeddings=r.flag("tied_embeddings", "tie_word_embeddings"),
+        norm_terms=2,
+        embedding_norm=True,
         linear=mixer,
     )
 
@@ -177,6 +220,8 @@ def deci(r: Reader, architecture: str) -> Blueprint:
     for index, block in enumerate(blocks):
         one = Reader(block, f"{r.label}: block_configs[{index}]")
         skipped = one.find("attention.no_op")[1] is True
+        if one.find("attention.replace_with_linear")[1] is True or one.find("ffn.replace_with_linear")[1] is True:
+            r.problem(f"block_configs[{index}]: replace_with_linear is not supported; known are full blocks and no_op")
         mixers.append(NONE if skipped else FULL)
         if not skipped:
             groups.add(one.integer("group", "attention.n_heads_in_group", required=True))

@@ -13,7 +13,7 @@ from typing import Any
 
 from gpucalc.errors import DataError, nearest
 from gpucalc.model_blueprint import DENSE, FULL, LINEAR, MOE, WINDOW, Blueprint
-from gpucalc.model_families import FAMILIES, MODEL_TYPES, Family
+from gpucalc.model_families import CLASS_ALIASES, FAMILIES, MODEL_TYPES, Family
 from gpucalc.model_reader import DEFAULT, DERIVED, READ, Reader, shown
 
 KEYS: dict[str, tuple[str, ...]] = {
@@ -74,7 +74,7 @@ def blueprint_from_config(config: dict[str, Any], label: str) -> tuple[Blueprint
     if filled:
         reader.origin.update({field: DEFAULT for field, keys in KEYS.items() if set(keys) & set(filled)})
         reader.warnings.append("left out of text_config and filled from its class: " + ", ".join(filled))
-    if wrapper:
+    if wrapper or (isinstance(config.get("vision_config"), dict) and architecture != "CLIPModel"):
         blueprint = model_special.with_wrapper(blueprint, reader, config)
     reader.check()
     method = Reader(config, label).find("quantization_config.quant_method", "quantization_config.quant_algo")[1]
@@ -115,9 +115,15 @@ def _class_of(text: dict[str, Any], config: dict[str, Any], wrapper: bool, reade
     stated = _stated_class(text)
     if stated in known:
         return stated
+    if stated in CLASS_ALIASES:
+        return CLASS_ALIASES[stated]
     model_type = text.get("model_type")
     by_type = MODEL_TYPES.get(model_type) if isinstance(model_type, str) else None
-    if by_type and (wrapper or not stated or _relative(stated, by_type)):
+    if by_type and (wrapper or not stated):
+        return by_type
+    if by_type and _same_body(stated, by_type):
+        if by_type not in model_special.COUNTS_ITS_TASK:
+            reader.warnings.append(f"{stated} is counted as {by_type}, with a language-model head")
         return by_type
     if not stated and model_type is None:
         if wrapper and _stated_class(config).startswith("Llava"):
@@ -135,10 +141,16 @@ def _class_of(text: dict[str, Any], config: dict[str, Any], wrapper: bool, reade
     )
 
 
-def _relative(stated: str, by_type: str) -> bool:
+_TASKS = re.compile(
+    r"(For(CausalLM|SequenceClassification|TokenClassification|QuestionAnswering|RewardModel|MaskedLM"
+    r"|ConditionalGeneration|ImageClassification)|LMHeadModel|EncoderModel|Model)$"
+)
+
+
+def _same_body(stated: str, by_type: str) -> bool:
     """Whether a class name differs from the known one only in its task (LlamaModel, LlamaForSequence…)."""
-    stem = re.split(r"For|LMHead|Model", by_type)[0]
-    return re.split(r"For|LMHead|Model", stated)[0].casefold() == stem.casefold()
+    body, task = _TASKS.subn("", stated)
+    return task > 0 and body.casefold() == _TASKS.sub("", by_type).casefold()
 
 
 def general_decoder(reader: Reader, family: Family) -> Blueprint:

@@ -181,12 +181,49 @@ def gated_delta_net(hidden: int, key_heads: int, value_heads: int, key_dim: int,
     )
 
 
+def rwkv(hidden: int, inner: int, ffn_hidden: int) -> Weights:
+    """An RWKV-4 layer without norms (arXiv:2305.13048): time mixing and channel mixing.
+
+    >>> rwkv(768, 768, 3072).total
+    7673088
+    """
+    time = linear(hidden, inner).times(3).plus(linear(inner, hidden), Weights(0, 2 * inner + 3 * hidden))
+    channel = linear(hidden, ffn_hidden).plus(linear(hidden, hidden), linear(ffn_hidden, hidden))
+    return time.plus(channel, Weights(0, 2 * hidden))
+
+
 def pre_norm_encoder(hidden: int, ffn_hidden: int, layers: int, patch_bias: bool, patch_elements: int) -> Weights:
     """A vision transformer's patch projection and blocks (LayerNorm, biases everywhere)."""
     block = attention(hidden, 1, 1, hidden, hidden, qkv_bias=True, out_bias=True).plus(
         mlp(hidden, ffn_hidden, gated=False, bias=True), norm(hidden, 2).times(2)
     )
     return linear(patch_elements, hidden, patch_bias).plus(block.times(layers))
+
+
+# bits of an element and of its share of the scales: (bits, scale bits, elements per scale)
+_STORED = {
+    "fp8": (8, 32, 128 * 128),
+    "mxfp8": (8, 8, 32),
+    "mxfp4": (4, 8, 32),
+    "nvfp4": (4, 8, 16),
+    "gptq": (4, 16, 128),
+    "awq": (4, 16, 128),
+}
+
+
+def stored_bytes_per_weight(quantization: str) -> float:
+    """Bytes of a quantised weight with its share of the scales; 2 for an unquantised one (16 bit).
+
+    Scales: fp8 one fp32 for 128x128 elements, mxfp4 and mxfp8 one byte for 32, nvfp4 one byte for 16,
+    gptq and awq one 16-bit scale for 128. Only the layers that a checkpoint quantises are stored so.
+
+    >>> stored_bytes_per_weight("mxfp4"), stored_bytes_per_weight("nvfp4")
+    (0.53125, 0.5625)
+    """
+    if quantization not in _STORED:
+        return 2.0
+    bits, scale, group = _STORED[quantization]
+    return (bits + scale / group) / 8
 
 
 def padded_vocabulary(vocab: int, tensor_parallel: int = 1, multiple: int = 128) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 from gpucalc.model_blueprint import Blueprint
 from gpucalc.model_encoders import bert, clip, t5, vit
 from gpucalc.model_families import Family
-from gpucalc.model_hybrids import deci, gemma4, jamba, mamba, nemotron_h, qwen_next
+from gpucalc.model_hybrids import deci, gemma4, jamba, mamba, mamba_2, nemotron_h, qwen_next, rwkv
 from gpucalc.model_import import general_decoder
 from gpucalc.model_reader import DERIVED, Reader
 from gpucalc.model_vision import vision_weights
@@ -86,6 +86,9 @@ def with_wrapper(blueprint: Blueprint, reader: Reader, config: dict[str, Any]) -
 BUILDERS: dict[str, Builder] = {
     "MegatronGPTModel": megatron,
     "MambaForCausalLM": mamba,
+    "FalconMambaForCausalLM": mamba,
+    "Mamba2ForCausalLM": mamba_2,
+    "RwkvForCausalLM": rwkv,
     "JambaForCausalLM": jamba,
     "NemotronHForCausalLM": nemotron_h,
     "DeciLMForCausalLM": deci,
@@ -96,6 +99,14 @@ BUILDERS: dict[str, Builder] = {
     "T5ForConditionalGeneration": t5,
     "MT5ForConditionalGeneration": t5,
     "BertForMaskedLM": bert,
+    "BertModel": bert,
+    "RobertaForMaskedLM": bert,
+    "RobertaModel": bert,
+    "XLMRobertaForMaskedLM": bert,
+    "XLMRobertaModel": bert,
     "ViTForImageClassification": vit,
     "CLIPModel": clip,
 }
+
+# classes whose builder knows which head the task has
+COUNTS_ITS_TASK = frozenset({"CLIPModel", "ViTForImageClassification"})

@@ -11,18 +11,81 @@ from gpucalc.model_reader import Reader
 def vision_weights(r: Reader, outer: dict[str, Any], text_hidden: int) -> Weights | None:
     """The vision tower described by `r`, or None when its kind is not known. Problems are raised."""
     kind = r.text("model_type")
+    wrapper = str(outer.get("model_type", ""))
     if kind in {"qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"}:
         weights = _qwen(r)
-    elif kind == "siglip_vision_model" and str(outer.get("model_type", "")).startswith("gemma3"):
+    elif wrapper in {"qwen2_vl", "qwen2_5_vl"}:
+        weights = _qwen2(r, text_hidden, newer=wrapper == "qwen2_5_vl")
+    elif kind == "siglip_vision_model" and wrapper == "gemma3":
         weights = _gemma3(r, text_hidden)
     elif kind == "gemma4_vision":
         weights = _gemma4(r, text_hidden)
-    elif kind == "clip_vision_model":
+    elif kind == "clip_vision_model" and wrapper == "llava":
         weights = _llava_clip(r, text_hidden)
+    elif kind == "pixtral" and wrapper == "mistral3":
+        weights = _pixtral(r, outer, text_hidden)
+    elif kind == "llama4_vision_model":
+        weights = _llama4(r, text_hidden)
     else:
         return None
     r.check()
     return weights
+
+
+def _qwen2(r: Reader, text_hidden: int, newer: bool) -> Weights:
+    """Qwen2-VL (LayerNorm, plain MLP) and Qwen2.5-VL (RMSNorm, gated MLP with biases), one merger."""
+    hidden = r.integer("hidden", "hidden_size" if newer else "embed_dim", required=True)
+    merge = r.integer("merge", "spatial_merge_size", default=2) ** 2
+    patch = r.integer("patch", "patch_size", "spatial_patch_size", default=14)
+    ratio = 1 if newer else r.integer("ratio", "mlp_ratio", default=4)
+    width = r.integer("ffn", "intermediate_size", required=True) if newer else ratio * hidden
+    terms = 1 if newer else 2
+    block = attention(hidden, 1, 1, hidden, hidden, qkv_bias=True, out_bias=True).plus(
+        mlp(hidden, width, gated=newer, bias=True), norm(hidden, terms).times(2)
+    )
+    temporal = r.integer("temporal", "temporal_patch_size", default=2)
+    wide = merge * hidden
+    return block.times(r.integer("layers", "depth", required=True)).plus(
+        linear(3 * temporal * patch * patch, hidden),
+        norm(hidden, terms),
+        linear(wide, wide, True),
+        linear(wide, text_hidden, True),
+    )
+
+
+def _pixtral(r: Reader, outer: dict[str, Any], text_hidden: int) -> Weights:
+    """Mistral 3: a Pixtral encoder (RMSNorm, gated, no biases), a patch merger and a two-layer projection."""
+    hidden = r.integer("hidden", "hidden_size", required=True)
+    patch = r.integer("patch", "patch_size", required=True)
+    merge = Reader(outer, r.label).integer("merge", "spatial_merge_size", default=2) ** 2
+    bias = outer.get("multimodal_projector_bias") is True
+    block = attention(hidden, 1, 1, hidden, hidden).plus(
+        mlp(hidden, r.integer("ffn", "intermediate_size", required=True), gated=True), norm(hidden).times(2)
+    )
+    return block.times(r.integer("layers", "num_hidden_layers", required=True)).plus(
+        linear(3 * patch * patch, hidden),
+        norm(hidden).times(2),
+        linear(merge * hidden, hidden),
+        linear(hidden, text_hidden, bias),
+        linear(text_hidden, text_hidden, bias),
+    )
+
+
+def _llama4(r: Reader, text_hidden: int) -> Weights:
+    """Llama 4: a vision transformer, a pixel-shuffle adapter of two layers and a projection, all without biases."""
+    hidden = r.integer("hidden", "hidden_size", required=True)
+    patch = r.integer("patch", "patch_size", required=True)
+    tokens = (r.integer("image", "image_size", required=True) // patch) ** 2 + 1
+    width = r.integer("ffn", "intermediate_size", required=True)
+    into = r.integer("projector_in", "projector_input_dim", required=True)
+    out = r.integer("projector_out", "projector_output_dim", required=True)
+    depth = r.integer("layers", "num_hidden_layers", required=True)
+    return pre_norm_encoder(hidden, width, depth, False, 3 * patch * patch).plus(
+        Weights(0, hidden * (tokens + 1) + 4 * hidden),
+        linear(width, into),
+        linear(into, out),
+        linear(r.integer("vision_out", "vision_output_dim", required=True), text_hidden),
+    )
 
 
 def _qwen(r: Reader) -> Weights:
