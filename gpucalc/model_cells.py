@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpucalc.errors import UsageError, unknown
 from gpucalc.model_blueprint import DENSE, MOE, Blueprint
+from gpucalc.model_counts import Model, check_shape, model_from_blueprint, whole_head_dim
 from gpucalc.model_parameters import padded_vocabulary
-
-if TYPE_CHECKING:
-    from gpucalc.model import Model
 
 _COUNT_CELLS = (
     "layers",
@@ -39,10 +37,7 @@ def model_with(model: Model, **cells: Any) -> Model:
     >>> half.layers, half.parameters_total
     (16, 3500281856)
     """
-    from gpucalc.model import _check_shape, _whole_head_dim, model_from_blueprint
-
     b = model.blueprint
-    assert b is not None, "every model is made from a blueprint"
     stated = _stated(cells)
     changes: dict[str, Any] = {}
     for cell in ("hidden", "heads", "vocab", "gated_mlp"):
@@ -57,7 +52,7 @@ def model_with(model: Model, **cells: Any) -> Model:
         changes["kv_heads"] = stated["kv_heads"]
     elif "heads" in changes and b.kv_heads == b.heads and "kv_heads" not in stated:
         changes["kv_heads"] = heads
-    changes.update(_head_size(b, stated, hidden, heads, _whole_head_dim))
+    changes.update(_head_size(b, stated, hidden, heads))
     if stated.get("ffn_hidden", b.ffn_hidden) != b.ffn_hidden:
         changes.update(ffn_hidden=stated["ffn_hidden"], ffn_widths=())
     elif "hidden" in changes and "ffn_hidden" not in stated and b.ffn_hidden == 4 * b.hidden:
@@ -68,7 +63,7 @@ def model_with(model: Model, **cells: Any) -> Model:
     if not changes:
         return model
     blueprint = replace(b, **changes)
-    _check_shape(blueprint)
+    check_shape(blueprint)
     origin = {**model.origin, **{cell: "read" for cell in stated}}
     return model_from_blueprint(blueprint, model.name, origin, model.warnings)
 
@@ -96,12 +91,12 @@ def _stated(cells: dict[str, Any]) -> dict[str, Any]:
     return stated
 
 
-def _head_size(b: Blueprint, stated: dict[str, Any], hidden: int, heads: int, whole: Any) -> dict[str, int]:
+def _head_size(b: Blueprint, stated: dict[str, Any], hidden: int, heads: int) -> dict[str, int]:
     head_dim = stated.get("head_dim")
     if head_dim is None:
         if (hidden, heads) == (b.hidden, b.heads) or b.kv_lora_rank or not b.heads or b.head_dim * b.heads != b.hidden:
             return {}
-        head_dim = whole(hidden, heads)
+        head_dim = whole_head_dim(hidden, heads)
     if head_dim == b.head_dim:
         return {}
     if b.kv_lora_rank:
@@ -166,6 +161,9 @@ def _shared_width(b: Blueprint, count: int, width: int) -> int:
     return count * width
 
 
+_COUNTED = frozenset(
+    {"attention_layers", "window_layers", "linear_layers", "dense_layers", "moe_layers", "v_head_dim", "ffn_hidden"}
+)
 _SHAPE_LAST = "qk_rope_head_dim"
 
 
@@ -177,8 +175,10 @@ def describe(model: Model) -> dict[str, Any]:
     8
     """
     names = [f.name for f in fields(model)]
-    shape = {name: getattr(model, name) for name in names[2 : names.index(_SHAPE_LAST) + 1]}
-    counts = {name: getattr(model, name) for name in names if name.startswith(("parameters_", "kv_", "state_"))}
+    shape = {name: getattr(model, name) for name in names[3 : names.index(_SHAPE_LAST) + 1]}
+    counts = {
+        name: getattr(model, name) for name in names if name.startswith(("parameters_", "kv_bytes", "state_bytes"))
+    }
     more = ("vision_parameters", "encoder_parameters", "mtp_parameters", "matmul_parameters_active", "quantization")
     return {
         "name": model.name,
@@ -186,7 +186,7 @@ def describe(model: Model) -> dict[str, Any]:
         **counts,
         **{name: getattr(model, name) for name in more},
         "shape": shape,
-        "origin": dict(model.origin),
+        "origin": {**{name: "derived" if name in _COUNTED else "default" for name in shape}, **model.origin},
         "legal_tensor_parallel": list(model.legal_tensor_parallel()),
         "vocab_padded_to_128": padded_vocabulary(model.vocab),
         "warnings": list(model.warnings),
