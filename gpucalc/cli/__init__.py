@@ -53,6 +53,8 @@ def _run(arguments: list[str]) -> int:
         status = app(arguments, prog_name="gpucalc", standalone_mode=False)
     except typer.Exit as leave:
         return leave.exit_code
+    except SystemExit as leave:  # the parser's own way to leave on a closed pipe
+        raise BrokenPipeError from leave
     except typer.Abort:
         raise KeyboardInterrupt from None
     except Exception as error:

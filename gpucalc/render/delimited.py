@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TextIO
 
@@ -25,12 +25,27 @@ def csv_cell(value: Any) -> str:
     return cell_text(value)
 
 
+_QUOTED = re.compile(r'[",\r\n]|^#')
+
+
+def csv_line(cells: Iterable[str]) -> str:
+    """Cells as one line of CSV.
+
+    The library's writer leaves a bare carriage return unquoted when lines end in "\\n", and every
+    reader then sees a new line there.
+
+    >>> csv_line(["a", "b,c", ""])
+    'a,"b,c",\\n'
+    """
+    shown = ['"' + cell.replace('"', '""') + '"' if _QUOTED.search(cell) else cell for cell in cells]
+    return (",".join(shown) if shown != [""] else '""') + "\n"
+
+
 def write_csv(
     out: TextIO, columns: Sequence[str], blocks: Iterable[Sequence[Mapping[str, Any]]], *, header: bool = True
 ) -> None:
     """Write the header and each block as it comes."""
-    writer = csv.writer(out, lineterminator="\n")
     if header:
-        writer.writerow(columns)
+        out.write(csv_line(columns))
     for block in blocks:
-        writer.writerows([csv_cell(row.get(column)) for column in columns] for row in block)
+        out.writelines(csv_line(csv_cell(row.get(column)) for column in columns) for row in block)

@@ -25,8 +25,8 @@ def one_line(text: str) -> str:
 def significant(value: float, digits: int = 4) -> str:
     """A number to so many significant digits, grouped by thousands, never in exponents unless tiny or huge.
 
-    >>> significant(1234.567), significant(0.012345), significant(3.0), significant(1.5e-9)
-    ('1,235', '0.01234', '3', '1.5e-09')
+    >>> significant(1234.567), significant(0.012361), significant(3.0), significant(1.5e-9)
+    ('1,235', '0.01236', '3', '1.5e-09')
     """
     if value == 0:
         return "0"
