@@ -193,6 +193,26 @@ def smooth_maximum(first: Seconds, second: Seconds, order: Ratio) -> Seconds:
     return larger * (1 + (np.minimum(first, second) / larger) ** order) ** (1 / order)
 
 
+@formula(symbol="t_traffic", cite="williams2009", valid="traffic >= 0")
+def traffic_time(traffic: Bytes, memory_bandwidth: BytesPerSecond, memory_efficiency: Ratio) -> Seconds:
+    """Time to move `traffic` bytes through memory, without a launch.
+
+    >>> round(traffic_time(1.6e9, 2e12, 0.8) * 1e6, 9)
+    1000.0
+    """
+    return traffic / (memory_efficiency * memory_bandwidth)
+
+
+@formula(symbol="t_launch", cite="gpucalc-calibration", valid="kernels >= 0")
+def launch_time(kernels: Count, kernel_launch_seconds: Seconds) -> Seconds:
+    """Time to start kernels one after the other on the device.
+
+    >>> round(launch_time(2, 3e-6) * 1e6, 9)
+    6.0
+    """
+    return kernels * kernel_launch_seconds
+
+
 @formula(symbol="t_mem", cite="williams2009", valid="traffic >= 0")
 def memory_bound_time(
     traffic: Bytes,
@@ -226,21 +246,41 @@ def cast_time(
     return cast_launch_seconds + elements * cast_bytes_per_element / (memory_efficiency * memory_bandwidth)
 
 
-@formula(symbol="t_roof", cite="williams2009", valid="flops, traffic >= 0")
-def roofline_time(
-    flops: Flop,
-    traffic: Bytes,
-    peak: FlopPerSecond,
-    memory_bandwidth: BytesPerSecond,
-    gemm_efficiency: Ratio,
-    memory_efficiency: Ratio,
-    kernel_launch_seconds: Seconds,
-) -> Seconds:
-    """Time of a kernel of which only its FLOPs and its traffic are known.
+@formula(symbol="t_comp", cite="williams2009", valid="flops >= 0")
+def compute_bound_time(flops: Flop, peak: FlopPerSecond, gemm_efficiency: Ratio) -> Seconds:
+    """Time of a kernel of which only the FLOPs are known, at the plateau of large matrix products.
 
-    >>> round(float(roofline_time(8e12, 1e9, 1e15, 2e12, 0.8, 0.8, 3e-6)) * 1e3, 6)  # 10 ms of compute rules
-    10.003
+    >>> round(compute_bound_time(8e12, 1e15, 0.8) * 1e3, 9)
+    10.0
     """
-    compute = flops / (gemm_efficiency * peak)
-    memory = traffic / (memory_efficiency * memory_bandwidth)
-    return kernel_launch_seconds + np.maximum(compute, memory)
+    return flops / (gemm_efficiency * peak)
+
+
+@formula(symbol="F", cite="gpucalc-counting", valid="m, n, k >= 1")
+def gemm_flops(m: Count, n: Count, k: Count, flop_per_multiply_add: Flop = 2.0) -> Flop:
+    """Work of a matrix product.
+
+    >>> gemm_flops(10, 20, 30)
+    12000.0
+    """
+    return flop_per_multiply_add * m * n * k
+
+
+@formula(symbol="P_achieved", cite="williams2009", valid="time > 0")
+def achieved_rate(flops: Flop, time: Seconds) -> FlopPerSecond:
+    """Work over time.
+
+    >>> achieved_rate(8e12, 0.01)
+    800000000000000.0
+    """
+    return flops / time
+
+
+@formula(symbol="P_achieved/P", cite="williams2009", valid="peak > 0, dense")
+def peak_share(achieved: FlopPerSecond, peak: FlopPerSecond) -> Ratio:
+    """Share of the dense peak that is reached.
+
+    >>> peak_share(8e14, 1e15)
+    0.8
+    """
+    return achieved / peak
