@@ -41,6 +41,7 @@ class Profile:
     until: str
     constants: dict[str, Constant]
     defaults: dict[str, Any]
+    kernel_generation: dict[str, dict[str, float]]  # flash kernel → architecture → share of the vendor kernel's rate
 
     @property
     def values(self) -> dict[str, float]:
@@ -73,9 +74,10 @@ def load_profile(name: str, dirs: tuple[Path, ...]) -> Profile:
     constants = dict(base.constants) if base else {}
     constants |= {n: _constant(path.name, n, c) for n, c in raw.get("constants", {}).items()}
     defaults = {**(base.defaults if base else {}), **raw.get("defaults", {})}
+    generation = raw.get("kernel_generation", base.kernel_generation if base else {})
     words = tuple(str(f).casefold() for f in raw.get("frameworks", ()))
     since, until = str(raw.get("since", "")), str(raw.get("until", ""))
-    return Profile(name, str(raw.get("title", name)), words, since, until, constants, defaults)
+    return Profile(name, str(raw.get("title", name)), words, since, until, constants, defaults, generation)
 
 
 def profile_names(dirs: Sequence[Path]) -> list[str]:

@@ -11,3 +11,4 @@ PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "bf16-true", "fp8", "mxfp8", "nvfp
 FLASH_KINDS = ("no", "yes", "fa1", "fa2", "fa3", "vendor")
 MEM_COUNTERS = ("allocated", "reserved", "nvidia-smi")
 FITS = ("fits", "risky", "oom")
+WIRINGS = ("nvswitch", "mesh", "hybrid-cube-mesh", "pcie", "torus-2d", "torus-3d", "none")

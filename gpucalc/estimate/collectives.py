@@ -296,11 +296,13 @@ def exchange_ledger(kernel: str, columns: Columns, *, trace: bool = False) -> Le
     if kernel == "deepep_normal":
         ledger.define("link_copies", expert_exchange.distinct_copies, places=local)
         ledger.define("network_copies", expert_exchange.distinct_copies, places=domains)
+        waiting = domains
     else:
         near = columns["experts_per_token"] / domains  # the copies that stay in the domain
         ledger.define("link_copies", expert_exchange.separate_copies, places=local, experts_per_token=near)
         ledger.define("network_copies", expert_exchange.separate_copies, places=domains)
-    ledger.add("time", expert_exchange.expert_exchange_time)
+        waiting = domains * local
+    ledger.add("time", expert_exchange.expert_exchange_time, doublings=np.log2(waiting))
     return ledger
 
 

@@ -10,18 +10,27 @@ from typing import Any
 
 import numpy as np
 
-from gpucalc.formulas import collectives, data_parallel, layer, topology
+from gpucalc.formulas import collectives, data_parallel, expert_exchange, layer, topology
 from gpucalc.ledger import Ledger
-from gpucalc.vocabulary import CP_KINDS
+from gpucalc.vocabulary import CP_KINDS, WIRINGS
 
 ELEMENT = 2.0  # bytes of a 16-bit activation on the wire
 
 
 def place(ledger: Ledger, name: str, ranks: Any, stride: Any) -> dict[str, Any]:
     """Arguments that tell a collective how a group lies on the domains; `ranks` of them, `stride` apart."""
-    per_domain = ledger.add(f"placement/{name}", topology.ranks_per_domain, ranks=ranks, stride=stride)
-    bandwidth = ledger.add(f"placement/{name}/link", topology.scale_up_bandwidth, group=per_domain)
-    return {"ranks": ranks, "ranks_per_domain": per_domain, "link_bandwidth": bandwidth}
+    c = ledger.columns
+    path = f"placement/{name}"
+    per_domain = ledger.add(path, topology.ranks_per_domain, ranks=ranks, stride=stride)
+    wirings = {int(code): WIRINGS[int(code)] for code in np.unique(c["wiring"])}
+    for wiring in wirings.values():
+        ledger.add(f"{path}/link/{wiring}", topology.SCALE_UP_BANDWIDTH[wiring], group=per_domain)
+    link = ledger.choose(f"{path}/link", c["wiring"], {code: f"{path}/link/{w}" for code, w in wirings.items()})
+    placed = {"ranks": ranks, "ranks_per_domain": per_domain, "link_bandwidth": link}
+    if np.any(c["oversubscription"] > 1):
+        share = ledger.add(f"{path}/fabric", topology.fat_tree_share, nodes=ranks / per_domain)
+        placed["network_bandwidth"] = c["network_bandwidth"] * share
+    return placed
 
 
 def add_layer_communication(ledger: Ledger) -> None:
@@ -105,7 +114,7 @@ def _expert_parallel(ledger: Ledger) -> None:
     group = place(ledger, "ep", c["ep"], c["etp"])
     remote = ledger.add(
         "layer/ep/remote",
-        collectives.dispatch_remote_share,
+        expert_exchange.dispatch_remote_share,
         ranks=group["ranks"],
         ranks_per_domain=group["ranks_per_domain"],
         experts_per_token=_at_least_one(c["experts_per_token"]),
@@ -154,7 +163,9 @@ def add_data_parallel(ledger: Ledger) -> None:
     for name, (replicas, shards, stride, kind) in groups.items():
         everyone = place(ledger, f"dp/{name}", replicas, stride)
         sharers = place(ledger, f"shard/{name}", shards, stride)
-        sharers["network_bandwidth"] = c["network_bandwidth"] * c["sharded_bandwidth_ratio"]
+        sharers["network_bandwidth"] = (
+            sharers.get("network_bandwidth", c["network_bandwidth"]) * c["sharded_bandwidth_ratio"]
+        )
         stage = ledger[f"stage/parameters/{kind}"]
         gradients = ledger.add(
             f"dp/{name}/gradients", data_parallel.gradient_message, parameters=stage * trained + c["adapter_parameters"]

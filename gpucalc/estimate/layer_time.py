@@ -135,7 +135,7 @@ def _attention(ledger: Ledger) -> None:
         "kv_heads": np.maximum(c["kv_heads"] / c["tp"], 1.0),
         "head_dim": (c["head_dim"] + c["v_head_dim"]) / 2,
         "peak": c[f"{HALF}peak"],
-        "element_bytes": 2.0,
+        "attention_element_bytes": 2.0,
     }
     kinds = {"full": (c["attention_layers"] - c["window_layers"], c["seq_len"])}
     if np.any(c["window_layers"] > 0):
@@ -154,7 +154,7 @@ def _attention(ledger: Ledger) -> None:
             )
         if np.any(flash == 0):
             half = {"gemm_efficiency": c[f"{HALF}gemm_efficiency"], **common}
-            half.pop("kv_heads"), half.pop("element_bytes")
+            half.pop("kv_heads"), half.pop("attention_element_bytes")
             half["keys"] = np.minimum(c["seq_len"], window)
             unfused = ledger.add(
                 f"{path}/unfused",

@@ -1,0 +1,504 @@
+"""A job: what a row or a query states, completed with the model's, the cluster's and the profile's values.
+
+`resolve` turns typed cells into the numeric columns of the estimate; `evaluate_rows` does it for a batch.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from gpucalc.columns import TRAINING_PREDICTIONS, parse_row
+from gpucalc.efficiency import kernel_constants
+from gpucalc.efficiency_network import collective_constants
+from gpucalc.errors import UsageError
+from gpucalc.hardware import Cluster, Database, Device, resolve_cluster
+from gpucalc.model import Model, load_model, model_from_shape, resolve_preset
+from gpucalc.model_cells import CELLS, model_with
+from gpucalc.profile import Profile, choose_profile, load_profile
+from gpucalc.vocabulary import CP_KINDS, RECOMPUTES, SCHEDULES, WIRINGS
+
+if TYPE_CHECKING:
+    from gpucalc.ledger import Columns, Ledger
+
+LOW_PRECISION = ("fp8", "mxfp8", "nvfp4", "mxfp4")
+COUNTERS = {"allocated": "allocated", "reserved": "reserved", "nvidia-smi": "device"}
+# Bytes of optimizer state per parameter beside 16-bit weights: fp32 master weight and moments.
+OPTIMIZER_BYTES = {"adam": 12.0, "adam8bit": 6.0, "sgd": 8.0, "adafactor": 4.0, "muon": 8.0}
+ADAPTER_RANK = 16
+ADAPTER_STATE_BYTES = 16.0  # 16-bit weight and gradient, fp32 master and moments
+FROZEN_BYTES = {"lora": 2.0, "adapter": 2.0, "qlora": 0.6}  # qlora: 4-bit values and their block scales
+MAX_AUTOMATIC_VPP = 12
+
+
+@dataclass(frozen=True)
+class Job:
+    """One question, completed: numeric columns for the estimate, and what they were resolved from."""
+
+    cells: dict[str, Any]
+    columns: dict[str, float]
+    model: Model
+    cluster: Cluster
+    profile: Profile
+    warnings: tuple[str, ...] = field(default=())
+
+
+def resolve(
+    cells: Mapping[str, Any], db: Database, *, profile: str | None = None, fabric: str | None = None, causal_flops: bool = False
+) -> Job:
+    """Complete the typed cells of one row.
+
+    Raises UsageError with all violations: unknown names, missing cells, an impossible layout.
+    """
+    problems: list[str] = []
+    warnings: list[str] = []
+    model = _collect(problems, _model, cells, warnings)
+    cluster = _collect(problems, _cluster, cells, db, fabric)
+    software = _collect(problems, _profile, cells, db, profile)
+    if model is None or cluster is None or software is None:
+        raise UsageError(*problems)
+    precision = str(cells.get("precision") or cluster.device.default_precision)
+    _collect(problems, cluster.device.precision_peak, precision)
+    full = complete(cells, model, cluster, software, precision, warnings)
+    problems += layout_problems(full, model)
+    if problems:
+        raise UsageError(*problems)
+    columns = {
+        **software.values,
+        **model_columns(model),
+        **device_columns(cluster.device, precision, db),
+        **cluster_columns(cluster, db),
+        **layout_columns(full),
+        **precision_columns(full, model, cluster.device, software, precision),
+        "causal_flops": float(causal_flops),
+    }
+    columns["link_efficiency"] = software.values["training_link_efficiency"]
+    columns["network_efficiency"] = software.values["training_network_efficiency"]
+    return Job(full, columns, model, cluster, software, tuple(warnings))
+
+
+def _collect(problems: list[str], function: Any, *arguments: Any) -> Any:
+    """The function's result; None and its sentences among `problems` when it finds a mistake."""
+    try:
+        return function(*arguments)
+    except UsageError as error:
+        problems.extend(error.problems)
+        return None
+
+
+@functools.lru_cache(maxsize=512)
+def _named_model(name: str) -> Model:
+    return load_model(name)
+
+
+@functools.lru_cache(maxsize=4096)
+def _shaped_model(name: str | None, shape: tuple[tuple[str, Any], ...]) -> Model:
+    stated = dict(shape)
+    if name is not None:
+        return model_with(_named_model(name), **stated) if stated else _named_model(name)
+    return model_from_shape(**stated)
+
+
+def _model(cells: Mapping[str, Any], warnings: list[str]) -> Model:
+    shape = {n: cells[n] for n in CELLS if cells.get(n) is not None}
+    name = cells.get("model")
+    if "hidden" in shape and "heads" not in shape and (name is None or resolve_preset(str(name)) is None):
+        shape["heads"] = _usual_heads(shape["hidden"], cells.get("tp") or 1)
+        warnings.append(f"heads is not stated; {shape['heads']} of about 128 are taken")
+    whole = all(n in shape for n in ("layers", "hidden", "heads"))
+    known = name is not None and (resolve_preset(str(name)) is not None or not whole)
+    if not known:
+        missing = [n for n in ("layers", "hidden", "heads") if n not in shape]
+        if missing:
+            raise UsageError(f"no model is named, and the shape lacks {', '.join(missing)}")
+        if "vocab" not in shape:
+            warnings.append("vocab is not stated; 51,200 is taken")
+    if name in {"custom", "shape"}:
+        known = False
+    model = _shaped_model(str(name) if known else None, tuple(sorted(shape.items())))
+    warnings.extend(model.warnings)
+    if model.encoder_layers:
+        warnings.append("an encoder-decoder is estimated as one stack of its encoder and decoder layers")
+    if model.vision_parameters:
+        warnings.append("the vision tower counts in memory; the time is that of the text tokens")
+    return model
+
+
+def _usual_heads(hidden: int, tp: int) -> int:
+    """The number of heads, a multiple of tp, that divides `hidden` into heads of a size nearest 128.
+
+    >>> _usual_heads(14400, 1), _usual_heads(4096, 8)
+    (120, 32)
+    """
+    fitting = [n for n in range(1, hidden + 1) if hidden % n == 0 and n % tp == 0] or [tp]
+    return min(fitting, key=lambda n: (abs(hidden / n - 128), -n))
+
+
+def _cluster(cells: Mapping[str, Any], db: Database, fabric: str | None) -> Cluster:
+    if not cells.get("gpu"):
+        raise UsageError("gpu is not stated; `gpucalc hw list` shows the names")
+    count = cells.get("n_gpus")
+    if count is None:
+        count = 1
+        for name in ("tp", "pp", "dp", "cp"):
+            count *= cells.get(name) or 1
+    rate = cells.get("inter_node_gbps_per_gpu")
+    return _cached_cluster(db, str(cells["gpu"]), int(count), cells.get("gpus_per_node"), rate, fabric)
+
+
+@functools.lru_cache(maxsize=4096)
+def _cached_cluster(
+    db: Database, gpu: str, count: int, per_node: int | None, rate: float | None, fabric: str | None
+) -> Cluster:
+    return resolve_cluster(db, gpu, count, per_node, rate, fabric)
+
+
+def _profile(cells: Mapping[str, Any], db: Database, profile: str | None) -> Profile:
+    if profile:
+        return load_profile(profile, db.dirs)
+    return choose_profile(str(cells.get("framework") or ""), str(cells.get("software_date") or ""), db.dirs)
+
+
+def complete(
+    cells: Mapping[str, Any], model: Model, cluster: Cluster, profile: Profile, precision: str, warnings: list[str]
+) -> dict[str, Any]:
+    """All cells that decide the estimate, empty ones filled by their rule."""
+    full = {name: value for name, value in cells.items() if value is not None}
+    defaults = profile.defaults
+    full["n_gpus"], full["precision"] = cluster.n_gpus, precision
+    if "seq_len" not in full:
+        full["seq_len"] = min(model.max_seq_len or 2048, 8192)
+        warnings.append(f"seq_len is not stated; {full['seq_len']} is taken")
+    for name in ("tp", "pp", "cp", "ep"):
+        full.setdefault(name, 1)
+    full.setdefault("dp", max(1, cluster.n_gpus // (full["tp"] * full["pp"] * full["cp"])))
+    full.setdefault("micro_batch", 1)
+    full.setdefault("global_batch", full["dp"] * full["micro_batch"])
+    full.setdefault("etp", full["tp"] if full["ep"] <= full["dp"] * full["cp"] or not model.experts else 1)
+    full.setdefault("zero_stage", int(defaults["zero_stage"]))
+    full.setdefault("sequence_parallel", bool(defaults["sequence_parallel"]))
+    full["sequence_parallel"] = bool(full["sequence_parallel"]) and full["tp"] > 1
+    if "vpp" not in full:
+        automatic = defaults["vpp"] == "full" and full["pp"] > 1 and not model.experts
+        schedule = full.get("schedule", "interleaved")
+        depth = -(-model.layers // full["pp"])
+        full["vpp"] = min(depth, MAX_AUTOMATIC_VPP) if automatic and schedule in {"interleaved", "none"} else 1
+    default = "none" if full["pp"] == 1 else "interleaved" if full["vpp"] > 1 else "1f1b"
+    full["schedule"] = default if full.get("schedule") in {None, "none"} or full["pp"] == 1 else full["schedule"]
+    if full["schedule"] == "1f1b" and full["vpp"] > 1:
+        full["schedule"] = "interleaved"
+    full.setdefault("cp_kind", "ring")
+    full.setdefault("optimizer", "adam")
+    full.setdefault("method", "full")
+    full.setdefault("flash_attention", str(defaults["flash_attention"]))
+    full.setdefault("fused_norm", bool(defaults["fused_norm"]))
+    full.setdefault("dropout", bool(defaults.get("dropout", False)))
+    full.setdefault("mem_counter", "reserved")
+    return full
+
+
+def layout_problems(cells: Mapping[str, Any], model: Model) -> list[str]:
+    """Every rule that the layout breaks, each as a sentence with a legal neighbour."""
+    problems = []
+    product = cells["tp"] * cells["pp"] * cells["dp"] * cells["cp"]
+    if product != cells["n_gpus"]:
+        rest = cells["tp"] * cells["pp"] * cells["cp"]
+        hint = f"dp={cells['n_gpus'] // rest} would fit" if cells["n_gpus"] % rest == 0 else f"use {product} GPUs"
+        problems.append(
+            f"tp·pp·dp·cp = {cells['tp']}·{cells['pp']}·{cells['dp']}·{cells['cp']} = {product}, not the "
+            f"{cells['n_gpus']} GPUs; {hint}"
+        )
+    if model.heads and model.heads % cells["tp"]:
+        legal = max(t for t in model.legal_tensor_parallel(cells["tp"]) if t <= cells["tp"])
+        problems.append(f"tp={cells['tp']} does not divide the {model.heads} heads; tp={legal} does")
+    layers = model.layers + model.encoder_layers
+    if cells["pp"] > layers:
+        problems.append(f"pp={cells['pp']} is more stages than the {layers} layers")
+    depth = -(-layers // cells["pp"])
+    if cells["vpp"] > depth:
+        problems.append(f"vpp={cells['vpp']} is more chunks than the {depth} layers of a stage; vpp={depth} is legal")
+    if cells["seq_len"] % cells["cp"]:
+        problems.append(f"cp={cells['cp']} does not divide the sequence of {cells['seq_len']}")
+    if cells["ep"] > 1 and not model.experts:
+        problems.append(f"ep={cells['ep']} needs a mixture of experts; {model.name} is dense")
+    elif model.experts and model.experts % cells["ep"]:
+        legal = max(e for e in range(1, cells["ep"] + 1) if model.experts % e == 0)
+        problems.append(f"ep={cells['ep']} does not divide the {model.experts} experts; ep={legal} does")
+    ranks = cells["dp"] * cells["cp"] * cells["tp"]
+    if ranks % (cells["ep"] * cells["etp"]):
+        problems.append(f"ep·etp = {cells['ep'] * cells['etp']} does not divide dp·cp·tp = {ranks}")
+    group = cells.get("shard_group")
+    if group and (cells["dp"] * cells["cp"]) % group:
+        problems.append(f"shard_group={group} does not divide dp·cp = {cells['dp'] * cells['cp']}")
+    return problems
+
+
+def model_columns(model: Model) -> dict[str, float]:
+    """The model's shape and counts as columns; an encoder's layers count as layers."""
+    layers = model.layers + model.encoder_layers
+    attention = model.attention_layers + model.encoder_layers
+    full_layers = model.attention_layers - model.window_layers
+    own = model.attention_parameters * full_layers + model.window_attention_parameters * model.window_layers
+    own += model.cross_attention_parameters
+    encoder_mlp = model.mlp_parameters * model.encoder_layers
+    own += max(model.encoder_parameters - encoder_mlp, 0)
+    dense = model.dense_layers + model.encoder_layers
+    counted = own + model.linear_mixer_parameters * model.linear_layers + model.mlp_parameters * dense
+    moe = model.router_parameters + model.shared_expert_parameters + model.parameters_per_expert * model.experts
+    counted += model.moe_layers * moe + model.norm_parameters * layers
+    counted += model.parameters_embedding + model.parameters_head
+    return {
+        "layers": float(layers),
+        "hidden": float(model.hidden),
+        "heads": float(model.heads or 1),
+        "kv_heads": float(model.kv_heads or 1),
+        "head_dim": float(model.head_dim or 1),
+        "v_head_dim": float(model.v_head_dim or model.head_dim or 1),
+        "ffn_hidden": float(model.ffn_hidden),
+        "gated": float(model.gated_mlp),
+        "vocab": float(model.vocab),
+        "tied_embeddings": float(model.tied_embeddings),
+        "causal": float(model.causal),
+        "attention_layers": float(attention),
+        "latent_layers": float(attention if model.is_mla else 0),
+        "window": float(model.window),
+        "window_layers": float(model.window_layers),
+        "linear_layers": float(model.linear_layers),
+        "linear_mixer_parameters": float(model.linear_mixer_parameters),
+        "dense_layers": float(dense),
+        "moe_layers": float(model.moe_layers),
+        "experts": float(model.experts),
+        "experts_per_token": float(model.experts_per_token),
+        "expert_ffn_hidden": float(model.expert_ffn_hidden),
+        "shared_expert_ffn_hidden": float(model.shared_expert_ffn_hidden),
+        "q_lora_rank": float(model.q_lora_rank),
+        "kv_lora_rank": float(model.kv_lora_rank),
+        "qk_rope_head_dim": float(model.qk_rope_head_dim),
+        "attention_parameters": own / max(attention, 1),
+        "dense_mlp_parameters": float(model.mlp_parameters),
+        "shared_expert_parameters": float(model.shared_expert_parameters),
+        "expert_parameters": float(model.parameters_per_expert),
+        "router_parameters": float(model.router_parameters),
+        "norm_parameters": float(model.norm_parameters),
+        "embedding_parameters": float(model.parameters_embedding),
+        "head_parameters": float(model.parameters_head),
+        "other_parameters": float(max(model.parameters_total - counted, 0)),
+        "matmul_parameters_active": float(model.matmul_parameters_active),
+    }
+
+
+def device_columns(device: Device, precision: str, db: Database) -> dict[str, float]:
+    """Peaks, memory and kernel constants, those of 16-bit products with the prefix `half_`."""
+    half = "fp32" if precision in {"fp32", "tf32"} else device.default_precision
+    matrix = kernel_constants(device, precision, db.dirs[1:])
+    sixteen = kernel_constants(device, half, db.dirs[1:])
+    attention = {n: v for n, v in sixteen.items() if n.startswith(("attention_", "decode_"))}
+    products = {f"half_{n}": v for n, v in sixteen.items() if n.startswith("gemm_") or n in _PRODUCT_FACTS}
+    return {
+        **matrix,
+        **attention,
+        **products,
+        "peak": device.precision_peak(precision),
+        "half_peak": device.precision_peak(half),
+        "memory_bandwidth": device.memory_bandwidth,
+        "usable_bytes": device.usable_bytes,
+        "host_bandwidth": (device.host_bandwidth or 16e9) * 0.8,
+    }
+
+
+_PRODUCT_FACTS = ("element_bytes", "output_bytes")
+
+
+def cluster_columns(cluster: Cluster, db: Database) -> dict[str, float]:
+    """Links, network and their constants."""
+    shape = cluster.topology
+    return {
+        **collective_constants(cluster, db.dirs[1:]),
+        "n_gpus": float(cluster.n_gpus),
+        "domain": float(cluster.domain),
+        "wiring": float(WIRINGS.index(cluster.scale_up_topology)),
+        "pod": max(1.0, (shape.pod_gpus or cluster.n_gpus) / cluster.domain),
+        "oversubscription": shape.oversubscription,
+    }
+
+
+def layout_columns(cells: Mapping[str, Any]) -> dict[str, float]:
+    """The layout and the batch as numbers."""
+    counts = ("tp", "pp", "dp", "cp", "ep", "etp", "vpp", "zero_stage", "micro_batch", "global_batch", "seq_len")
+    recompute = cells.get("recompute")
+    return {
+        **{name: float(cells[name]) for name in counts},
+        "shard_group": float(cells.get("shard_group") or 0),
+        "sequence_parallel": float(cells["sequence_parallel"]),
+        "schedule": float(SCHEDULES.index(cells["schedule"])),
+        "cp_kind": float(CP_KINDS.index(cells["cp_kind"])),
+        "recompute": -1.0 if recompute is None else float(RECOMPUTES.index(recompute)),
+        "recompute_layers": float(cells.get("recompute_layers") or 0),
+        "offload_optimizer": float(bool(cells.get("offload_optimizer"))),
+        "offload_activations": float(bool(cells.get("offload_activations"))),
+    }
+
+
+def precision_columns(
+    cells: Mapping[str, Any], model: Model, device: Device, profile: Profile, precision: str
+) -> dict[str, float]:
+    """What precision, optimizer, method and kernels decide: bytes per parameter, flags, factors."""
+    constants, method = profile.values, cells["method"]
+    single = precision in {"fp32", "tf32"}
+    kind = "fp16" if precision == "fp16" else "bf16"
+    gradient = constants[f"gradient_bytes_{kind}"]
+    communicated = constants[f"gradient_comm_bytes_{kind}"]
+    if cells.get("grad_accum_dtype"):
+        gradient = communicated = 4.0 if cells["grad_accum_dtype"] == "fp32" else 2.0
+    weight, optimizer = 2.0, OPTIMIZER_BYTES[cells["optimizer"]]
+    if single:
+        weight, gradient, communicated, optimizer = 4.0, 4.0, 4.0, optimizer - 4.0
+    elif precision == "bf16-true":
+        gradient, communicated, optimizer = 2.0, 2.0, (optimizer - 4.0) / 2
+    trains = float(method == "full")
+    if not trains:
+        frozen = FROZEN_BYTES[method]
+        share = (model.parameters_embedding + model.parameters_head) / model.parameters_total
+        weight = frozen if frozen == weight else frozen * (1 - share) + weight * share
+    kernel = cells["flash_attention"]
+    kernel = profile.defaults["flash_kernel"] if kernel == "yes" else kernel
+    generation = profile.kernel_generation.get(kernel, {})
+    counter = COUNTERS[cells["mem_counter"]]
+    adapters = 0.0 if trains else _adapter_parameters(model)
+    return {
+        "weight_bytes": weight,
+        "weight_comm_bytes": 4.0 if single else 2.0,
+        "gradient_bytes": gradient,
+        "gradient_comm_bytes": communicated,
+        "optimizer_bytes": optimizer,
+        "transfer_bytes": gradient + weight,
+        "low_precision": float(precision in LOW_PRECISION),
+        "trains_base": trains,
+        "adapters": 1.0 - trains,
+        "adapter_parameters": adapters,
+        "adapter_state_bytes": ADAPTER_STATE_BYTES,
+        "dequantises": float(method == "qlora"),
+        "flash": float(cells["flash_attention"] != "no"),
+        "kernel_generation": generation.get(device.arch, generation.get("default", 1.0)),
+        "fused_norm": float(cells["fused_norm"]),
+        "dropout": float(cells["dropout"]),
+        "counter_factor": constants[f"{counter}_factor"],
+        "counter_fixed": constants[f"{counter}_fixed"],
+    }
+
+
+def _adapter_parameters(model: Model) -> float:
+    """Adapter parameters of a layer with adapters on the attention projections."""
+    query = 2 * (model.hidden + model.heads * model.head_dim)
+    return float(ADAPTER_RANK * (query + 2 * (model.hidden + model.kv_heads * model.head_dim)))
+
+
+# Columns of a prediction → path in the ledger and factor.
+PREDICTIONS = {
+    "pred_step_time_s": ("time/step", 1.0),
+    "pred_tokens_per_s_per_gpu": ("metric/tokens_per_s_per_gpu", 1.0),
+    "pred_mfu_pct": ("metric/mfu", 100.0),
+    "pred_hfu_pct": ("metric/hfu", 100.0),
+    "pred_peak_mem_gib": ("memory/total", 1 / 2**30),
+}
+RISKY_FILL = 0.95  # from here on a job may or may not fit
+
+
+def fit_of(fill: float) -> str:
+    """fits, risky (within 5 % of the capacity) or oom.
+
+    >>> fit_of(0.5), fit_of(1.01), fit_of(1.2)
+    ('fits', 'risky', 'oom')
+    """
+    return "fits" if fill < RISKY_FILL else "risky" if fill <= 2 - RISKY_FILL else "oom"
+
+
+def predictions(ledger: Ledger, jobs: Sequence[Job], band: Sequence[tuple[float, float]]) -> list[dict[str, Any]]:
+    """The pred_ columns of each row of a ledger."""
+    import numpy as np
+
+    count = len(jobs)
+    values = {
+        name: np.broadcast_to(np.asarray(ledger[path], dtype=float), (count,)) * factor
+        for name, (path, factor) in PREDICTIONS.items()
+    }
+    fill = np.broadcast_to(ledger["memory/fill"], (count,))
+    share = np.broadcast_to(ledger["symbol/full_share"], (count,))
+    depth = np.broadcast_to(ledger["stage/layers/second"], (count,))
+    rows = []
+    for i, job in enumerate(jobs):
+        row: dict[str, Any] = {name: float(column[i]) for name, column in values.items()}
+        low, high = band[i]
+        row["pred_step_time_low_s"] = row["pred_step_time_s"] * low
+        row["pred_step_time_high_s"] = row["pred_step_time_s"] * high
+        row["pred_fit"] = fit_of(float(fill[i]))
+        row["pred_recompute"] = recompute_text(job.cells.get("recompute"), float(share[i]), float(depth[i]))
+        row["pred_error"] = ""
+        rows.append(row)
+    return rows
+
+
+def recompute_text(stated: str | None, share: float, depth: float) -> str:
+    """none, selective, full, or full:LAYERS of the longest stage.
+
+    >>> recompute_text(None, 0.25, 12), recompute_text("selective", 0, 12), recompute_text(None, 1.0, 12)
+    ('full:3', 'selective', 'full')
+    """
+    if stated == "selective":
+        return "selective"
+    if share <= 0:
+        return "none"
+    return "full" if share >= 1 else f"full:{round(share * depth)}"
+
+
+def stack(jobs: Sequence[Job]) -> Columns:
+    """The columns of several jobs; what is the same in all of them stays a scalar."""
+    import numpy as np
+
+    from gpucalc.ledger import Columns
+
+    if len(jobs) == 1:
+        return Columns(jobs[0].columns)
+    values: dict[str, Any] = {}
+    for name in jobs[0].columns:
+        column = np.array([job.columns[name] for job in jobs], dtype=float)
+        values[name] = column
+    return Columns(values)
+
+
+def evaluate_rows(
+    records: Sequence[Mapping[str, str]],
+    db: Database,
+    profile: str | None = None,
+    fabric: str | None = None,
+    causal_flops: bool = False,
+) -> list[dict[str, Any]]:
+    """The pred_ columns of each record (cells as text); a record with a mistake has them empty and `pred_error`."""
+    from gpucalc.estimate.training import estimate_training
+
+    results: list[dict[str, Any]] = [{} for _ in records]
+    jobs: list[Job] = []
+    places: list[int] = []
+    for place, record in enumerate(records):
+        cells, problems = parse_row(record)
+        try:
+            if problems:
+                raise UsageError(*problems)
+            jobs.append(resolve(cells, db, profile=profile, fabric=fabric, causal_flops=causal_flops))
+            places.append(place)
+        except UsageError as error:
+            results[place] = {**dict.fromkeys(TRAINING_PREDICTIONS, ""), "pred_error": "; ".join(error.problems)}
+    if jobs:
+        ledger = estimate_training(stack(jobs))
+        rows = predictions(ledger, jobs, [job_band(job) for job in jobs])
+        for place, row in zip(places, rows, strict=True):
+            results[place] = row
+    return results
+
+
+def job_band(job: Job) -> tuple[float, float]:
+    """The 80 % band of the step time, as factors."""
+    half = 0.35 if job.model.is_moe else 0.2 if job.profile.name != "megatron-core" else 0.1
+    return 1 - half, 1 + half
