@@ -358,6 +358,8 @@ def fit_exchanges(rows: list[dict[str, str]], db: Database) -> list[dict[str, An
                 mine = [r for r in rows if link[r["gpu"]] == key and r["kernel"] == kernel]
                 far = any(r["nodes"] != "1" for r in mine)
                 free = tuple(start) if far else local
+                if kernel == "deepep_low_latency" and not far:  # its latency also grows with the ranks of a domain
+                    free = (*free, "exchange_doubling_latency")
                 begin = dict(start)
                 if far and kernel == "deepep_normal":  # its latency grows by doubling alone
                     free = tuple(n for n in free if n != "exchange_network_startup")

@@ -252,7 +252,7 @@ def _columns(rows: Sequence[Mapping[str, Any]], count: str, dirs: Sequence[Any])
     }
     ranks = np.array([row[count] for row in rows], dtype=float)
     columns["ranks"] = ranks
-    columns["ranks_per_domain"] = local = topology.ranks_per_domain(ranks, 1, columns["domain"])
+    columns["ranks_per_domain"] = local = np.asarray(topology.ranks_per_domain(ranks, 1, columns["domain"]))
     stated = np.array([row.get("inter_node_gbps_per_gpu", np.nan) for row in rows], dtype=float)
     columns["network_bandwidth"] = np.where(np.isnan(stated), columns["network_bandwidth"], stated * 1e9 / 8)
     for i, cluster in enumerate(clusters.values()):

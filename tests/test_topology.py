@@ -1,0 +1,81 @@
+"""Placement of groups and the bandwidth that topologies leave them."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpucalc.formulas import topology as t
+
+ranks_and_strides = st.tuples(st.integers(1, 4096), st.integers(1, 512), st.sampled_from([1, 2, 4, 8, 16, 64, 72, 256]))
+
+
+@given(ranks_and_strides)
+def test_domains_hold_the_group(case):
+    ranks, stride, domain = case
+    local, domains = t.ranks_per_domain(ranks, stride, domain), t.domains_spanned(ranks, stride, domain)
+    assert local * domains == pytest.approx(ranks)
+    assert 1 <= local <= max(1, domain // stride)
+    assert domains == int(domains)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "stride", "domain", "local", "domains"),
+    [
+        (8, 1, 8, 8, 1),  # tensor parallel in a node
+        (8, 1, 4, 4, 2),  # a group of 8 in nodes of 4 crosses the network
+        (8, 8, 8, 1, 8),  # data parallel with tp 8
+        (16, 4, 8, 2, 8),
+        (12, 1, 8, 6, 2),  # uneven: 8 + 4, mean 6
+        (64, 1, 72, 64, 1),  # inside an NVL72 rack
+        (1, 1, 8, 1, 1),
+    ],
+)
+def test_placement(ranks, stride, domain, local, domains):
+    assert t.ranks_per_domain(ranks, stride, domain) == local
+    assert t.domains_spanned(ranks, stride, domain) == domains
+
+
+def test_a_pair_in_a_mesh_has_one_link_and_behind_a_switch_all():
+    assert t.full_mesh_bandwidth(448e9, 2, 7) == 64e9
+    assert t.nvswitch_bandwidth(448e9, 2) == 448e9
+
+
+@given(st.integers(2, 255), st.integers(1, 64))
+def test_more_members_never_have_less_of_a_mesh_cube_or_torus(group, more):
+    larger = group + more
+    assert t.full_mesh_bandwidth(7.0, larger, 7) >= t.full_mesh_bandwidth(7.0, group, 7)
+    assert t.hybrid_cube_mesh_bandwidth(6.0, larger) >= t.hybrid_cube_mesh_bandwidth(6.0, group)
+    assert t.torus_bandwidth(4.0, larger, 256, 2) >= t.torus_bandwidth(4.0, group, 256, 2)
+    assert t.pcie_bandwidth(4.0, larger, 0.6, 1.0) <= t.pcie_bandwidth(4.0, group, 0.6, 1.0)
+
+
+@given(st.integers(1, 10**5), st.floats(1, 16), st.integers(1, 4096))
+def test_shares_lie_between_the_taper_and_one(nodes, taper, pod):
+    for share in (t.fat_tree_share(nodes, pod, taper), t.dragonfly_share(nodes, pod, 1 / taper)):
+        assert 1 / taper - 1e-12 <= share <= 1
+    assert 0 < t.torus_share(nodes, 3) <= 1
+
+
+@given(st.integers(1, 4096), st.floats(1, 8))
+def test_inside_a_pod_the_core_does_not_matter(pod, taper):
+    assert t.fat_tree_share(pod, pod, taper) == 1
+    assert t.dragonfly_share(pod, pod, 1 / taper) == 1
+
+
+def test_formulas_take_arrays_and_each_row_stands_alone():
+    groups = np.array([2.0, 4.0, 8.0])
+    for function, rest in (
+        (t.full_mesh_bandwidth, (7.0,)),
+        (t.hybrid_cube_mesh_bandwidth, ()),
+        (t.pcie_bandwidth, (0.6, 0.0)),
+        (t.torus_bandwidth, (64.0, 3.0)),
+    ):
+        together = function(np.full(3, 100e9), groups, *rest)
+        assert list(together) == [float(function(100e9, g, *rest)) for g in groups]
+
+
+def test_every_topology_of_the_database_has_a_bandwidth():
+    from gpucalc.hardware import SCALE_UP_TOPOLOGIES
+
+    assert set(t.SCALE_UP_BANDWIDTH) == set(SCALE_UP_TOPOLOGIES)
