@@ -52,7 +52,6 @@ _DEEPSEEK = Family(moe="own", mla=True, qkv_bias="attention_bias", out_bias="att
 
 FAMILIES: dict[str, Family] = {
     "LlamaForCausalLM": LLAMA,
-    "LLaMAForCausalLM": LLAMA,
     "MistralForCausalLM": Family(window_default=4096),
     "MixtralForCausalLM": Family(moe="ffn"),
     "Qwen2ForCausalLM": Family(qkv_bias=True),
@@ -187,6 +186,7 @@ CLASS_ALIASES: dict[str, str] = {
     "Qwen2VLForConditionalGeneration": "Qwen2ForCausalLM",
     "Qwen2_5_VLForConditionalGeneration": "Qwen2ForCausalLM",
     "MptForCausalLM": "MPTForCausalLM",
+    "LLaMAForCausalLM": "LlamaForCausalLM",
     "YiForCausalLM": "LlamaForCausalLM",
     "KimiK2ForCausalLM": "DeepseekV3ForCausalLM",
     "ChatGLMForConditionalGeneration": "ChatGLMModel",
