@@ -476,8 +476,6 @@ def evaluate_rows(
     causal_flops: bool = False,
 ) -> list[dict[str, Any]]:
     """The pred_ columns of each record (cells as text); a record with a mistake has them empty and `pred_error`."""
-    from gpucalc.estimate.training import estimate_training
-
     results: list[dict[str, Any]] = [{} for _ in records]
     jobs: list[Job] = []
     places: list[int] = []
@@ -490,12 +488,18 @@ def evaluate_rows(
             places.append(place)
         except UsageError as error:
             results[place] = {**dict.fromkeys(TRAINING_PREDICTIONS, ""), "pred_error": "; ".join(error.problems)}
-    if jobs:
-        ledger = estimate_training(stack(jobs))
-        rows = predictions(ledger, jobs, [job_band(job) for job in jobs])
-        for place, row in zip(places, rows, strict=True):
-            results[place] = row
+    for place, row in zip(places, predict(jobs), strict=True):
+        results[place] = row
     return results
+
+
+def predict(jobs: Sequence[Job]) -> list[dict[str, Any]]:
+    """The pred_ columns of several jobs."""
+    from gpucalc.estimate.training import estimate_training
+
+    if not jobs:
+        return []
+    return predictions(estimate_training(stack(jobs)), jobs, [job_band(job) for job in jobs])
 
 
 def job_band(job: Job) -> tuple[float, float]:

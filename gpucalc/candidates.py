@@ -1,0 +1,311 @@
+"""Every layout of a job, in blocks of columns, with the constraints that exclude the others by name.
+
+The space is a product: how a layer is cut (tp, cp, ep, etp, micro-batch, sequence parallelism) outside, what
+surrounds it (pipeline, ZeRO, recomputation) inside. Outside is a loop, inside are arrays, so a space of 10^8
+layouts is enumerated in bounded memory. Columns are small integers that index their levels, which is what
+`Columns.reduce` needs to find equal rows without sorting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gpucalc.ledger import Columns
+from gpucalc.vocabulary import CP_KINDS, RECOMPUTES, SCHEDULES
+
+BLOCK = 16_384
+LARGEST_TP = 64
+LARGEST_CP = 64
+LARGEST_MICRO_BATCH = 64
+AUTOMATIC = -1  # recompute: the least number of layers that fits
+
+DIVIDES_HEADS = "tp divides heads"
+DIVIDES_SEQUENCE = "cp divides the sequence"
+ULYSSES_HEADS = "ulysses: tp·cp divides heads"
+PARTS_GPUS = "tp·pp·cp divides the GPUs"
+STAGES = "pp at most the layers"
+BATCH = "dp·micro_batch divides the global batch"
+DIVIDES_EXPERTS = "ep divides experts"
+EXPERT_RANKS = "ep·etp divides dp·cp·tp"
+INTERLEAVING = "interleaved: pp divides the micro-batches"
+DUALPIPE = "dualpipe: pp even, at least 2·pp micro-batches"
+SHARDING = "shard_group divides dp·cp"
+PROFILE = "schedule of the stated profile"
+
+CONSTRAINTS = (
+    PARTS_GPUS,
+    DIVIDES_HEADS,
+    DIVIDES_SEQUENCE,
+    ULYSSES_HEADS,
+    STAGES,
+    DIVIDES_EXPERTS,
+    EXPERT_RANKS,
+    PROFILE,
+    BATCH,
+    INTERLEAVING,
+    DUALPIPE,
+    SHARDING,
+)
+
+
+def divisors(number: int, limit: int | None = None) -> list[int]:
+    """Divisors of a number in ascending order, up to `limit`.
+
+    >>> divisors(12), divisors(1536, 16)
+    ([1, 2, 3, 4, 6, 12], [1, 2, 3, 4, 6, 8, 12, 16])
+    """
+    low = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+    both = sorted({*low, *(number // d for d in low)})
+    return [d for d in both if limit is None or d <= limit]
+
+
+@dataclass(frozen=True)
+class Space:
+    """What is searched: the levels of each layout column, and the sizes that constraints compare with."""
+
+    n_gpus: int
+    layers: int
+    heads: int
+    experts: int
+    seq_len: int
+    global_batch: int
+    levels: Mapping[str, tuple[Any, ...]]
+    allowed_schedules: frozenset[str] | None = None  # None: all
+    rejected: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CONSTRAINTS, 0))
+    candidates: list[int] = field(default_factory=lambda: [0])
+
+
+COLUMNS = (
+    "tp",
+    "pp",
+    "dp",
+    "cp",
+    "ep",
+    "etp",
+    "vpp",
+    "micro_batch",
+    "zero_stage",
+    "shard_group",
+    "sequence_parallel",
+    "schedule",
+    "cp_kind",
+    "recompute",
+)
+
+
+def make_space(
+    cells: Mapping[str, Any], layers: int, heads: int, experts: int, domain: int, selective_matters: bool
+) -> Space:
+    """The space of layouts of completed cells; a layout cell that is stated in `cells` has that one level.
+
+    `domain` (GPUs of a scale-up domain) is the shard group offered for HSDP beside sharding over all replicas.
+    """
+    n, batch, seq = int(cells["n_gpus"]), int(cells["global_batch"]), int(cells["seq_len"])
+    recomputes = (0, 1, 2, AUTOMATIC) if selective_matters else (0, 2, AUTOMATIC)
+    free: dict[str, tuple[Any, ...]] = {
+        "tp": tuple(divisors(n, LARGEST_TP)),
+        "pp": tuple(divisors(n, layers)),
+        "cp": tuple(divisors(n, min(LARGEST_CP, max(1, seq // 1024)))),
+        "ep": tuple(divisors(experts)) if experts else (1,),
+        "etp": (0, 1) if experts else (0,),  # 0: as tp
+        "vpp": (0,),  # 0: every divisor of a stage's layers
+        "micro_batch": tuple(divisors(batch, LARGEST_MICRO_BATCH)),
+        "zero_stage": (0, 1, 2, 3),
+        "shard_group": (0, domain) if 1 < domain < n else (0,),
+        "sequence_parallel": (False, True),
+        "schedule": tuple(s for s in SCHEDULES if s != "none"),
+        "cp_kind": CP_KINDS,
+        "recompute": recomputes,
+    }
+    stated = {name: cells[name] for name in free if cells.get(name) is not None}
+    if "recompute" in stated:
+        stated["recompute"] = RECOMPUTES.index(stated["recompute"])
+    if stated.get("schedule") == "none":
+        stated["pp"] = 1
+        del stated["schedule"]
+    if "dp" in cells and cells["dp"] is not None:
+        free["dp"] = (int(cells["dp"]),)
+    levels = {**free, **{name: (value,) for name, value in stated.items()}}
+    return Space(n, layers, heads, experts, seq, batch, levels)
+
+
+def _inner(space: Space, tp: int, cp: int) -> dict[str, np.ndarray]:
+    """Pipelines (pp, dp, vpp, schedule) that tp and cp leave room for, as arrays; those of a wrong size are counted."""
+    levels = space.levels
+    rows: list[tuple[int, int, int, int]] = []
+    for pp in levels["pp"]:
+        if space.n_gpus % (tp * cp * pp):
+            continue
+        dp = space.n_gpus // (tp * cp * pp)
+        if "dp" in levels and dp not in levels["dp"]:
+            continue
+        if pp == 1:
+            rows.append((1, dp, 1, 0))
+            continue
+        depth = -(-space.layers // pp)
+        for schedule in levels["schedule"]:
+            code = SCHEDULES.index(schedule)
+            if schedule == "interleaved":
+                chunks = [v for v in divisors(depth) if v > 1] if levels["vpp"] == (0,) else list(levels["vpp"])
+                rows.extend((pp, dp, v, code) for v in chunks if v > 1)
+            elif levels["vpp"] in {(0,), (1,)}:
+                rows.append((pp, dp, 1, code))
+    table = np.array(rows, dtype=np.int64).reshape(-1, 4)
+    return {name: table[:, i] for i, name in enumerate(("pp", "dp", "vpp", "schedule"))}
+
+
+def _surroundings(space: Space, cp: int) -> dict[str, np.ndarray]:
+    """Combinations of ZeRO stage, shard group, recomputation and context-parallel kind, as arrays."""
+    levels = space.levels
+    kinds = levels["cp_kind"] if cp > 1 else levels["cp_kind"][:1]
+    rows = [
+        (zero, shard, recompute, CP_KINDS.index(kind))
+        for zero in levels["zero_stage"]
+        for shard in (levels["shard_group"] if zero == 3 else levels["shard_group"][:1])
+        for recompute in levels["recompute"]
+        for kind in kinds
+    ]
+    table = np.array(rows, dtype=np.int64).reshape(-1, 4)
+    return {name: table[:, i] for i, name in enumerate(("zero_stage", "shard_group", "recompute", "cp_kind"))}
+
+
+def blocks(space: Space, size: int = BLOCK) -> Iterator[dict[str, np.ndarray]]:
+    """Legal layouts in blocks of about `size` rows: column → integers. Counts go to `space`."""
+    pending: list[dict[str, np.ndarray]] = []
+    rows = 0
+    for piece in _pieces(space):
+        start = 0
+        length = len(piece["tp"])
+        while start < length:
+            taken = min(size - rows, length - start)
+            pending.append({name: column[start : start + taken] for name, column in piece.items()})
+            rows, start = rows + taken, start + taken
+            if rows == size:
+                yield {name: np.concatenate([p[name] for p in pending]) for name in COLUMNS}
+                pending, rows = [], 0
+    if rows:
+        yield {name: np.concatenate([p[name] for p in pending]) for name in COLUMNS}
+
+
+def _pieces(space: Space) -> Iterator[dict[str, np.ndarray]]:
+    levels, rejected = space.levels, space.rejected
+    for tp in levels["tp"]:
+        for cp in levels["cp"]:
+            around = _surroundings(space, cp)
+            inner = _inner(space, tp, cp)
+            splits = [(ep, tp if etp == 0 else etp) for ep in levels["ep"] for etp in levels["etp"]]
+            splits = list(dict.fromkeys(splits))
+            shards = levels["sequence_parallel"] if tp > 1 else (False,)
+            per_cut = len(inner["pp"]) * len(around["recompute"])
+            if space.n_gpus % (tp * cp) or not per_cut:
+                count = len(splits) * len(levels["micro_batch"]) * len(shards)
+                space.candidates[0] += count
+                rejected[PARTS_GPUS] += count
+                continue
+            total = per_cut * len(splits) * len(levels["micro_batch"]) * len(shards)
+            space.candidates[0] += total
+            if space.heads and space.heads % tp:
+                rejected[DIVIDES_HEADS] += total
+                continue
+            if space.seq_len % (2 * cp if cp > 1 else 1):  # causal balancing cuts each rank's share in two
+                rejected[DIVIDES_SEQUENCE] += total
+                continue
+            yield from _cut(space, tp, cp, splits, shards, inner, around)
+
+
+def _cut(
+    space: Space,
+    tp: int,
+    cp: int,
+    splits: list[tuple[int, int]],
+    shards: tuple[bool, ...],
+    inner: dict[str, np.ndarray],
+    around: dict[str, np.ndarray],
+) -> Iterator[dict[str, np.ndarray]]:
+    """Legal layouts of one (tp, cp)."""
+    micro, rejected = space.levels["micro_batch"], space.rejected
+    kept = np.ones(len(around["recompute"]), dtype=bool)
+    if cp > 1 and space.heads % (tp * cp):
+        kept = around["cp_kind"] != CP_KINDS.index("ulysses")
+    every = len(splits) * len(micro) * len(shards)
+    rejected[ULYSSES_HEADS] += int((~kept).sum()) * len(inner["pp"]) * every
+    around = {name: column[kept] for name, column in around.items()}
+    width = len(around["recompute"])
+    inner = _reject(space, inner, inner["pp"] > space.layers, STAGES, width * every)
+    if space.allowed_schedules is not None:
+        wrong = ~np.isin(inner["schedule"], [SCHEDULES.index(s) for s in (*space.allowed_schedules, "none")])
+        inner = _reject(space, inner, wrong, PROFILE, width * every)
+    for ep, etp in splits:
+        each = width * len(micro) * len(shards)
+        if ep > 1 and space.experts % ep:
+            rejected[DIVIDES_EXPERTS] += each * len(inner["pp"])
+            continue
+        wrong = (inner["dp"] * cp * tp) % (ep * etp) != 0
+        placed = _reject(space, inner, wrong, EXPERT_RANKS, each)
+        for micro_batch in micro:
+            yield from _batched(space, tp, cp, ep, etp, micro_batch, shards, placed, around)
+
+
+def _batched(
+    space: Space,
+    tp: int,
+    cp: int,
+    ep: int,
+    etp: int,
+    micro_batch: int,
+    shards: tuple[bool, ...],
+    inner: dict[str, np.ndarray],
+    around: dict[str, np.ndarray],
+) -> Iterator[dict[str, np.ndarray]]:
+    """Legal layouts of one cut and micro-batch."""
+    width = len(around["recompute"]) * len(shards)
+    inner = _reject(space, inner, space.global_batch % (inner["dp"] * micro_batch) != 0, BATCH, width)
+    batches = space.global_batch // (inner["dp"] * micro_batch)
+    uneven = (inner["vpp"] > 1) & (batches % inner["pp"] != 0)
+    pipes = _reject(space, inner, uneven, INTERLEAVING, width)
+    batches = space.global_batch // (pipes["dp"] * micro_batch)
+    dual = pipes["schedule"] >= SCHEDULES.index("dualpipe")
+    pipes = _reject(space, pipes, dual & ((pipes["pp"] % 2 != 0) | (batches < 2 * pipes["pp"])), DUALPIPE, width)
+    count, each = len(pipes["pp"]), len(around["recompute"])
+    if not count:
+        return
+    rows = {name: np.repeat(column, each) for name, column in pipes.items()}
+    rows |= {name: np.tile(column, count) for name, column in around.items()}
+    replicas = rows["dp"] * cp
+    group = rows["shard_group"]
+    wrong = (group > 0) & ((replicas <= group) | (replicas % np.maximum(group, 1) != 0))
+    rows = _reject(space, rows, wrong, SHARDING, len(shards))
+    length = len(rows["pp"])
+    for shard in shards:
+        fixed = {"tp": tp, "cp": cp, "ep": ep, "etp": etp, "micro_batch": micro_batch, "sequence_parallel": int(shard)}
+        yield {**rows, **{name: np.full(length, value, dtype=np.int64) for name, value in fixed.items()}}
+
+
+def _reject(
+    space: Space, rows: dict[str, np.ndarray], wrong: np.ndarray, constraint: str, each: int
+) -> dict[str, np.ndarray]:
+    """The rows that are not `wrong`; the others, each standing for `each` layouts, are counted."""
+    count = int(np.count_nonzero(wrong))
+    if not count:
+        return rows
+    space.rejected[constraint] += count * each
+    return {name: column[~wrong] for name, column in rows.items()}
+
+
+def block_columns(base: Mapping[str, float], block: Mapping[str, np.ndarray]) -> Columns:
+    """The estimate's columns of a block: the layout's as arrays, the rest from `base` as scalars."""
+    values: dict[str, Any] = dict(base)
+    codes: dict[str, tuple[np.ndarray, int]] = {}
+    for name, column in block.items():
+        low, high = int(column.min()), int(column.max())
+        if low == high:
+            values[name] = float(low)
+            continue
+        values[name] = column.astype(float)
+        codes[name] = (column - low, high - low + 1)
+    values["recompute_layers"] = base.get("recompute_layers", 0.0)
+    return Columns(values, codes)
