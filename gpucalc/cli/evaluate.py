@@ -11,7 +11,7 @@ import typer
 
 from gpucalc.cli import options as opt
 from gpucalc.cli.output import talk
-from gpucalc.columns import KINDS
+from gpucalc.columns import INPUT, INPUT_COLUMNS, KERNEL_COLUMNS, KINDS
 from gpucalc.errors import DataError, UsageError, unknown
 
 Evaluator = Callable[[list[dict[str, str]]], list[dict[str, Any]]]
@@ -48,6 +48,7 @@ def evaluate(
     appended = KINDS[kind]
     known = [name for name in rows.columns if name not in appended] + list(appended)
     chosen = choose_columns(columns, known)
+    talk(*_doubts(rows.columns, kind))
     evaluator = _evaluator(kind, opt.open_database(db), profile, fabric, causal_flops)
     output = wanted or ("csv" if rows.form == "csv" else "jsonl")
     whole_records = output in {"json", "jsonl"} and columns is None
@@ -58,6 +59,20 @@ def evaluate(
         sys.stdout.flush()
         few = "row" if tally.failed == 1 else "rows"
         talk(f"gpucalc: {tally.failed:,} {few} of {tally.rows:,} could not be evaluated; pred_error says why")
+
+
+def _doubts(columns: list[str], kind: str) -> list[str]:
+    """A remark for each unknown column whose name is a slip away from one that is read and not there."""
+    import difflib
+
+    read = INPUT if kind == "training" else {c.name: c for c in (*KERNEL_COLUMNS, *INPUT_COLUMNS)}
+    missing = [name for name in read if name not in columns]
+    lines = []
+    for column in columns:
+        near = [] if column in read else difflib.get_close_matches(column.strip().casefold(), missing, 1, 0.85)
+        if near:
+            lines.append(f"gpucalc: column {column!r} is carried through unread; did you mean {near[0]}?")
+    return lines
 
 
 @dataclass

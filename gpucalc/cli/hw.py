@@ -11,7 +11,7 @@ import typer
 from gpucalc.cli import options as opt
 from gpucalc.cli.output import emit_object, emit_rows, talk
 from gpucalc.columns import Column
-from gpucalc.errors import ExitStatus, UsageError, unknown
+from gpucalc.errors import ExitStatus, UsageError, nearest, unknown
 
 app = typer.Typer(help="The hardware database.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -121,16 +121,20 @@ def show(
 
 
 def _find(db: Any, name: str) -> Any:
-    first: UsageError | None = None
-    for lookup in (db.device, db.node, db.link, db.topology):
-        try:
-            return lookup(name)
-        except UsageError as error:
-            if not str(error).startswith("unknown "):
-                raise
-            first = first or error
-    assert first is not None  # every lookup has failed
-    raise first
+    """The record of a name; keys come before aliases, since "dgx-h100" is a node and an alias of its GPU."""
+    from gpucalc.catalog import list_files
+
+    keys = {folder: list(list_files(db.dirs, folder)) for folder in KINDS}
+    for folder, lookup in (("nodes", db.node), ("links", db.link), ("topologies", db.topology)):
+        if name.casefold() in keys[folder]:
+            return lookup(name.casefold())
+    try:
+        return db.device(name)
+    except UsageError as error:
+        others = [key for folder in KINDS[1:] for key in keys[folder]]
+        if not str(error).startswith("unknown ") or not nearest(name, others, 1):
+            raise
+        raise unknown("accelerator, node, link or topology", name, [*keys["accelerators"], *others]) from None
 
 
 _UNITS = {"bytes": "B", "bandwidth": "B/s", "bidirectional": "B/s", "hz": "1/s", "watts": "W", "s": "s"}

@@ -44,8 +44,10 @@ def csv_line(cells: Iterable[str]) -> str:
 def write_csv(
     out: TextIO, columns: Sequence[str], blocks: Iterable[Sequence[Mapping[str, Any]]], *, header: bool = True
 ) -> None:
-    """Write the header and each block as it comes."""
-    if header:
-        out.write(csv_line(columns))
+    """Write the header and each block as it comes; nothing before the first block is there without a fault."""
+    heading = csv_line(columns) if header else ""
     for block in blocks:
+        out.write(heading)
+        heading = ""
         out.writelines(csv_line(csv_cell(row.get(column)) for column in columns) for row in block)
+    out.write(heading)
