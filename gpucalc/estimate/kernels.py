@@ -52,8 +52,11 @@ def _add_gemm(ledger: Ledger) -> None:
     ledger.add("time/compute", roofline.gemm_compute_time)
     ledger.add("time/memory", roofline.gemm_memory_time)
     ledger.add("time/product", roofline.gemm_time)
-    ledger.add("time/cast", roofline.cast_time, elements=columns["m"] * columns["k"])
-    ledger.total("time/total", "time/product", "time/cast")
+    if np.any(columns["cast_bytes_per_element"] > 0):
+        ledger.add("time/cast", roofline.cast_time, elements=columns["m"] * columns["k"])
+        ledger.total("time/total", "time/product", "time/cast")
+    else:
+        ledger.total("time/total", "time/product")
     ledger.add("flops/total", roofline.gemm_flops)
     _add_rate(ledger)
 
