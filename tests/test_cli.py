@@ -150,6 +150,7 @@ def test_closed_standard_streams() -> None:
     assert shell("$G hw show mi300x <&- 2>&- | head -1").out.startswith("key")
     assert shell("$G hw show nothing 2>&-").status == 2
     assert shell("$G hw list >&- 2>&- <&-").status == 2
+    assert shell("$G hw show nothing 2> >(true); exit $?").status == 2
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from typing import NoReturn
@@ -87,7 +88,8 @@ def _fail(sentence: str, status: int) -> int:
         sys.stdout.flush()
     except OSError:
         _abandon_stdout()
-    print(f"gpucalc: {sentence}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # nobody may be left to hear it; the status says it too
+        print(f"gpucalc: {sentence}", file=sys.stderr, flush=True)
     return status
 
 

@@ -68,7 +68,8 @@ def explain(
     )
     if base is None and layout is None and "tp" not in cells:
         raise UsageError("which layout? write --layout with a label of plan, such as tp8-pp4-dp2-mbs1-zero1-sp")
-    opt.require(cells, "model", "gpu", "n_gpus", "seq_len", "global_batch")
+    # A label that states dp says how many GPUs there are.
+    opt.require(cells, "model", "gpu", *(() if "dp" in cells else ("n_gpus",)), "seq_len", "global_batch")
     database = opt.open_database(db)
 
     from gpucalc.explain import explain as explained

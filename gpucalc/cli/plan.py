@@ -14,8 +14,6 @@ from gpucalc.columns import COLUMNS, INPUT, MEASURED, TRAINING_PREDICTIONS, Colu
 from gpucalc.errors import ExitStatus, UsageError, nearest
 
 OBJECTIVES = ("throughput", "mfu", "memory", "pareto")
-TIE = 0.03  # step times closer than this are below what the model can tell apart
-
 # The header of machine formats is the same for every question, feasible or not.
 COLUMNS_OUT = ("layout", *(n for n in INPUT if n != "id" and n not in MEASURED), *TRAINING_PREDICTIONS)
 _TABLE = (
@@ -117,7 +115,7 @@ def _objective(text: str) -> str:
     return word
 
 
-def _progress() -> Callable[[int, int], None] | None:
+def _progress() -> Callable[[int], None] | None:
     """A line on standard error that counts layouts, in a terminal only, once a search takes long."""
     import time
 
@@ -125,12 +123,12 @@ def _progress() -> Callable[[int, int], None] | None:
         return None
     start = shown = time.monotonic()
 
-    def tell(done: int, total: int) -> None:
+    def tell(done: int) -> None:
         nonlocal shown
         now = time.monotonic()
         if now - start > 1 and now - shown > 0.2:
             shown = now
-            sys.stderr.write(f"\r\x1b[K{done:,} of {total:,} layouts")
+            sys.stderr.write(f"\r\x1b[K{done:,} layouts")
             sys.stderr.flush()
 
     return tell
@@ -185,7 +183,9 @@ def _table(rows: list[dict[str, Any]], form: str, header: bool) -> None:
 
 
 def _tied(row: Mapping[str, Any], best: float | None) -> str:
-    """ "=" for a step time that cannot be told from the best one."""
+    """ "=" for a step time that the model cannot tell from the best one."""
+    from gpucalc.search import TIE
+
     time = row.get("pred_step_time_s")
     return "=" if best and time and time != best and time <= best * (1 + TIE) else ""
 
@@ -198,21 +198,31 @@ def _band(row: Mapping[str, Any]) -> str:
 
 
 def _footer(result: Any) -> list[str]:
-    ties = sum(1 for r in result.rows if _tied(r, min(x["pred_step_time_s"] for x in result.rows)))
+    best = min((r["pred_step_time_s"] for r in result.rows if r.get("pred_step_time_s")), default=None)
+    tied = any(_tied(row, best) for row in result.rows)
+    facts = result.job
     lines = [
         "",
-        f"{result.feasible:,} of {result.candidates:,} layouts fit; {result.evaluated:,} evaluated in "
-        f"{result.seconds:.2f} s." + (f" = within {100 * TIE:.0f} % of the fastest: a tie." if ties else ""),
+        f"{result.feasible:,} layouts fit, of {result.evaluated:,} evaluated and {result.candidates:,} enumerated, "
+        f"in {result.seconds:.2f} s" + ("; = ties with the fastest" if tied else ""),
+        f"peak {facts['peak_flops_dense'] / 1e12:,.1f} TFLOP/s ({facts['precision']}, dense); MFU counts "
+        f"{facts['flop_convention']}; network {facts['network_gbps_per_gpu']:g} Gb/s per GPU "
+        f"({facts['network_basis']}); software profile {facts['profile']}",
     ]
-    rejected = {name: count for name, count in result.rejected.items() if count}
-    if rejected:
-        lines.append("rejected: " + ", ".join(f"{name} {count:,}" for name, count in rejected.items()))
-    return lines + [str(note) for note in result.notes]
+    if result.rejected:
+        lines.append(f"rejected: {_counts(result.rejected)}")
+    return lines + [f"note: {note}" for note in result.notes]
+
+
+def _counts(rejected: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in rejected.items() if count)
 
 
 def _nothing(result: Any) -> list[str]:
-    rejected = ", ".join(f"{name} {count:,}" for name, count in result.rejected.items() if count)
-    lines = [f"gpucalc: no layout fits; {result.candidates:,} tried" + (f" (rejected: {rejected})" if rejected else "")]
+    rejected = _counts(result.rejected)
+    lines = [
+        f"gpucalc: no layout fits; {result.candidates:,} enumerated" + (f" (rejected: {rejected})" if rejected else "")
+    ]
     if result.nearest_miss:
-        lines.append(f"nearest miss: {result.nearest_miss}")
-    return lines
+        lines.append(result.nearest_miss)
+    return lines + [f"note: {note}" for note in result.notes]

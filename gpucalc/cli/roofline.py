@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Any, Optional
 
 import typer
 
 from gpucalc.cli import options as opt
-from gpucalc.cli.output import emit_object
+from gpucalc.cli.output import emit_document, emit_rows
 from gpucalc.errors import UsageError
 
 app = typer.Typer(
     help="Time, bound and efficiency of one operation on one GPU.", no_args_is_help=True, rich_markup_mode=None
 )
 
-Whole = Annotated[Optional[str], typer.Argument(metavar="N")]
 PHASES = ("prefill", "decode")
 
 
@@ -46,7 +46,8 @@ def gemm(
     if m is None or n is None or k is None:
         raise UsageError("missing: three sizes M N K, such as roofline gemm 8192 8192 8192")
     sizes = [opt.positive_integer(name, text) for name, text in (("M", m), ("N", n), ("K", k))]
-    device, chosen = _device(opt.open_database(db), gpu, precision)
+    database = opt.open_database(db)
+    device, chosen = _device(database, gpu, precision)
 
     from gpucalc.estimate.kernels import roofline_gemm
 
@@ -55,7 +56,7 @@ def gemm(
         {"operation": "gemm", "m": sizes[0], "n": sizes[1], "k": sizes[2]},
         device,
         chosen,
-        roofline_gemm(*sizes, device, chosen),
+        roofline_gemm(sizes[0], sizes[1], sizes[2], device, chosen, database.dirs[1:]),
     )
 
 
@@ -93,12 +94,23 @@ def attention(
     }
     if values["heads"] % values["kv_heads"]:
         raise UsageError(f"--heads {values['heads']} is not a multiple of --kv-heads {values['kv_heads']}")
-    device, chosen = _device(opt.open_database(db), gpu, precision)
+    database = opt.open_database(db)
+    device, chosen = _device(database, gpu, precision)
 
     from gpucalc.estimate.kernels import roofline_attention
 
     name = "decode" if phase == "decode" else "prefill_causal"
-    ledger = roofline_attention(phase=name, **values, device=device, precision=chosen)
+    ledger = roofline_attention(
+        name,
+        values["batch"],
+        values["seqlen"],
+        values["heads"],
+        values["kv_heads"],
+        values["head_dim"],
+        device,
+        chosen,
+        database.dirs[1:],
+    )
     _write(form, {"operation": "attention", "phase": name, **values}, device, chosen, ledger)
 
 
@@ -122,19 +134,37 @@ def kernel(
     if flops is None or size is None:
         raise UsageError("missing: --flops 1.1TFLOP and --bytes 400MB")
     work, traffic = parse_quantity(flops, "FLOP"), parse_quantity(size, "B")
-    device, chosen = _device(opt.open_database(db), gpu, precision)
+    database = opt.open_database(db)
+    device, chosen = _device(database, gpu, precision)
 
     from gpucalc.estimate.kernels import roofline_kernel
 
     given = {"operation": "kernel", "flops": work, "bytes": traffic}
-    _write(form, given, device, chosen, roofline_kernel(work, traffic, device, chosen))
+    _write(form, given, device, chosen, roofline_kernel(work, traffic, device, chosen, database.dirs[1:]))
 
 
 def _write(form: str, given: dict[str, Any], device: Any, precision: str, ledger: Any) -> None:
-    """The question, then every term of the answer with its unit in the name where it has one."""
-    answer: dict[str, Any] = {**given, "gpu": device.key, "precision": precision}
-    for path, entry in ledger.entries.items():
-        value = entry.value.item() if hasattr(entry.value, "item") else entry.value
-        unit = entry.unit.symbol if entry.unit and form == "table" else ""
-        answer[f"{path} [{unit}]" if unit else path] = value
-    emit_object(form, answer)
+    """The question, the answer in kernel units, and the terms that led to it."""
+    from gpucalc.estimate.kernels import bound_of
+    from gpucalc.render.explain import ledger_terms, tree
+    from gpucalc.render.table import significant
+
+    seconds, rate = float(ledger["time/total"]), float(ledger["metric/achieved"])
+    answer: dict[str, Any] = {
+        **given,
+        "gpu": device.key,
+        "precision": precision,
+        "peak_tflops_dense": device.precision_peak(precision) / 1e12,
+        "time_us": seconds * 1e6,
+        "tflops": rate / 1e12,
+        "peak_share_pct": 100 * float(ledger["metric/peak_share"]),
+        "bound": bound_of(ledger),
+    }
+    terms = ledger_terms(ledger)
+    if form == "json":
+        emit_document({**answer, "terms": terms})
+    elif form == "table":
+        pairs = [(n, significant(v) if isinstance(v, float) else str(v)) for n, v in answer.items()]
+        sys.stdout.write(tree(pairs, terms, ()) + "\n")
+    else:
+        emit_rows(form, list(answer), [answer])

@@ -76,3 +76,33 @@ def tree(pairs: Sequence[tuple[str, str]], terms: Sequence[Mapping[str, Any]], s
     if summary:
         lines += ["", *(one_line(line) for line in summary)]
     return "\n".join(lines).strip("\n")
+
+
+def ledger_terms(ledger: Any) -> list[dict[str, Any]]:
+    """The terms of a traced ledger of one row, in the order in which they were computed."""
+    return [_ledger_term(path, entry) for path, entry in ledger.entries.items() if not path.startswith("symbol/")]
+
+
+def _ledger_term(path: str, entry: Any) -> dict[str, Any]:
+    joined = {"total": " + ", "maximum": ", "}.get(entry.verb, ", ")
+    parts = joined.join(entry.parts)
+    formula = entry.info.expression if entry.info else f"max({parts})" if entry.verb == "maximum" else parts
+    units = entry.info.units if entry.info else {}
+    return {
+        "path": path,
+        "value": _plain(entry.value),
+        "unit": entry.unit.symbol if entry.unit else "",
+        "formula": formula,
+        "arguments": {
+            name: {"value": _plain(value), "unit": units[name].symbol if name in units else ""}
+            for name, value in entry.arguments.items()
+        }
+        if entry.verb == "formula"
+        else {},
+        "citation": entry.info.cite if entry.info else "",
+        "symbol": entry.info.symbol if entry.info else "",
+    }
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if getattr(value, "size", 0) == 1 else value
