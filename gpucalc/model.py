@@ -7,12 +7,13 @@ A model comes from a preset, from a Hugging Face configuration, or from a shape 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from gpucalc.errors import UsageError, unknown
+from gpucalc.errors import unknown
 from gpucalc.model_blueprint import DENSE, FULL, MOE, Blueprint
-from gpucalc.model_cells import describe, model_with
+from gpucalc.model_cells import checked_cells, describe, model_with
 from gpucalc.model_counts import Model, check_shape, model_from_blueprint, whole_head_dim
 from gpucalc.model_presets import named_size, preset_config, preset_names, resolve_preset
 
@@ -56,13 +57,18 @@ def load_model(name_or_path: str | Path, overrides: Mapping[str, Any] | None = N
     path = not isinstance(name_or_path, str) or _says_path(text)
     preset = None if path else resolve_preset(text)
     if preset is not None:
-        model = model_from_config(preset_config(preset), preset)
+        model = _preset_model(preset)
     elif path or _exists(text):
         config, name = read_config(Path(text).expanduser())
         model = model_from_config(config, name)
     else:
         raise unknown("model", text, preset_names(), "a preset, or a path to a config.json or its folder")
     return model_with(model, **overrides) if overrides else model
+
+
+@lru_cache(maxsize=256)
+def _preset_model(preset: str) -> Model:
+    return model_from_config(preset_config(preset), preset)
 
 
 def _says_path(text: str) -> bool:
@@ -106,10 +112,21 @@ def model_from_shape(
     >>> model_from_shape(96, 12288, 96).parameters_total
     174577692672
     """
-    stated = {"layers": layers, "hidden": hidden, "heads": heads, "vocab": vocab}
-    problems = [f"{key} is {value!r}; it must be a whole number above 0" for key, value in stated.items() if value < 1]
-    if problems:
-        raise UsageError(*problems)
+    checked_cells(
+        {
+            "layers": layers,
+            "hidden": hidden,
+            "heads": heads,
+            "kv_heads": kv_heads,
+            "head_dim": head_dim,
+            "ffn_hidden": ffn_hidden,
+            "vocab": vocab,
+            "experts": experts,
+            "experts_per_token": experts_per_token,
+            "expert_ffn_hidden": expert_ffn_hidden,
+            "shared_experts": shared_experts,
+        }
+    )
     width = head_dim or whole_head_dim(hidden, heads)
     origin = {key: "read" for key in ("layers", "hidden", "heads", "vocab")}
     origin["kv_heads"] = "read" if kv_heads else "default"

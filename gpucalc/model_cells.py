@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, SupportsIndex
 
 from gpucalc.errors import UsageError, unknown
 from gpucalc.model_blueprint import DENSE, MOE, Blueprint
 from gpucalc.model_counts import Model, check_shape, model_from_blueprint, whole_head_dim
 from gpucalc.model_parameters import padded_vocabulary
+from gpucalc.model_reader import RANGES
 
 _COUNT_CELLS = (
     "layers",
@@ -38,7 +39,10 @@ def model_with(model: Model, **cells: Any) -> Model:
     (16, 3500281856)
     """
     b = model.blueprint
-    stated = _stated(cells)
+    stated = checked_cells(cells)
+    attention = [cell for cell in ("heads", "kv_heads", "head_dim") if cell in stated]
+    if not b.heads and attention:
+        raise UsageError(f"{model.name} has no attention, so {' and '.join(attention)} cannot be set")
     changes: dict[str, Any] = {}
     for cell in ("hidden", "heads", "vocab", "gated_mlp"):
         if cell in stated and stated[cell] != getattr(b, cell):
@@ -68,8 +72,8 @@ def model_with(model: Model, **cells: Any) -> Model:
     return model_from_blueprint(blueprint, model.name, origin, model.warnings)
 
 
-def _stated(cells: dict[str, Any]) -> dict[str, Any]:
-    """The cells that are stated, checked."""
+def checked_cells(cells: dict[str, Any]) -> dict[str, Any]:
+    """The cells that are stated (not None); one UsageError lists all that are no sensible counts."""
     stated: dict[str, Any] = {}
     problems = []
     for cell, value in cells.items():
@@ -81,9 +85,12 @@ def _stated(cells: dict[str, Any]) -> dict[str, Any]:
             stated[cell] = bool(value)
             continue
         least = 0 if cell in {"experts", "experts_per_token", "expert_ffn_hidden", "shared_experts"} else 1
-        whole = not isinstance(value, (bool, str)) and value == value and abs(value) < 1e12 and value == int(value)
-        if not whole or value < least:
-            problems.append(f"{cell} is {value!r}; it must be a whole number of at least {least}")
+        largest, example = RANGES.get(cell, RANGES["experts"])
+        number = isinstance(value, SupportsIndex | float) and not isinstance(value, bool)
+        if not number or not least <= value <= largest or value != int(value):
+            problems.append(
+                f"{cell} is {value!r}; it must be a whole number from {least} to {largest}, such as {example}"
+            )
         else:
             stated[cell] = int(value)
     if problems:

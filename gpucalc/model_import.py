@@ -18,7 +18,7 @@ from gpucalc.model_reader import DEFAULT, DERIVED, READ, Reader, shown
 
 KEYS: dict[str, tuple[str, ...]] = {
     "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
-    "hidden": ("hidden_size", "n_embd", "d_model"),
+    "hidden": ("hidden_size", "n_embd", "n_embed", "d_model"),
     "heads": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
     "kv_heads": (
         "num_key_value_heads",
@@ -65,7 +65,7 @@ def blueprint_from_config(config: dict[str, Any], label: str) -> tuple[Blueprint
     from gpucalc import model_special
 
     text, wrapper = _language_part(config, label)
-    filled = model_special.fill_llava(config, text) if wrapper else []
+    filled = model_special.fill_differences(config, text) if wrapper else []
     reader = Reader(text, label)
     architecture = _class_of(text, config, wrapper, reader)
     builder = model_special.BUILDERS.get(architecture)
@@ -170,6 +170,8 @@ def general_decoder(reader: Reader, family: Family) -> Blueprint:
     qk_norm = family.qk_norm
     if family.qk_norm_key:
         qk_norm = qk_norm if r.flag("qk_norm", family.qk_norm_key, default=family.qk_norm_default) else ""
+    if r.config.get("qk_layernorm") is True:
+        r.problem("qk_layernorm is true; this class is known only without it")
     if r.config.get("no_bias") is False:
         r.problem("no_bias is false; only the released form without biases is known, so give no_bias: true")
     return Blueprint(
@@ -231,7 +233,7 @@ def _kv_heads(r: Reader, family: Family, heads: int) -> int:
         r.origin["kv_heads"] = DERIVED
         return heads
     old_style = family.legacy_multi_query and r.flag("multi_query", "multi_query", default=True)
-    if old_style and not r.flag("new_decoder_architecture", "new_decoder_architecture"):
+    if old_style and not _new_falcon(r):
         r.origin["kv_heads"] = DERIVED
         return 1
     kv_heads = r.integer("kv_heads", *KEYS["kv_heads"], derived=heads)
@@ -253,11 +255,17 @@ def _head_dim(r: Reader, hidden: int, heads: int) -> int:
     return r.integer("head_dim", *KEYS["head_dim"], derived=hidden // max(heads, 1))
 
 
+def _new_falcon(r: Reader) -> bool:
+    """Whether a Falcon is of the newer kind; files from before the switch existed say so by their type."""
+    old_file = r.text("model_type") == "RefinedWeb"
+    return r.flag("new_decoder_architecture", "new_decoder_architecture", default=old_file)
+
+
 def _norms(r: Reader, family: Family) -> int:
     """Norms of a layer; with attention and MLP in parallel, Falcon's older layers share one."""
     if not family.falcon_norms:
         return family.norms
-    if r.flag("new_decoder_architecture", "new_decoder_architecture"):
+    if _new_falcon(r):
         return r.integer("norms", "num_ln_in_parallel_attn", default=2)
     return 1 if r.flag("parallel_attn", "parallel_attn", default=True) else 2
 

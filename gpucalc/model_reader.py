@@ -14,7 +14,7 @@ READ, DERIVED, DEFAULT = "read", "derived", "default"
 
 _MISSING = object()
 # field → (largest sensible value, a valid example)
-_RANGE: dict[str, tuple[int, int]] = {
+RANGES: dict[str, tuple[int, int]] = {
     "layers": (10_000, 32),
     "hidden": (1_048_576, 4096),
     "heads": (65_536, 32),
@@ -135,7 +135,7 @@ class Reader:
     ) -> int:
         """A whole number. Absent: `derived`, else `default`, else a problem when `required`, else 0."""
         key, value = self.find(*keys)
-        largest, example = _RANGE.get(field, (10**9, max(minimum, 1)))
+        largest, example = RANGES.get(field, (10**9, max(minimum, 1)))
         if not key:
             if derived is not None:
                 self.origin[field] = DERIVED
@@ -146,6 +146,7 @@ class Reader:
             if required:
                 others = f" (or {', '.join(keys[1:4])})" if len(keys) > 1 else ""
                 self.problem(f"{keys[0]}{others} is missing; give for example {keys[0]}: {example}")
+                return max(minimum, 1)  # lets the reading go on to find the other problems
             return 0
         self.origin[field] = READ
         if isinstance(value, float) and math.isfinite(value) and value == int(value):

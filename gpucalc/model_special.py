@@ -38,25 +38,33 @@ def megatron(r: Reader, architecture: str) -> Blueprint:
     return replace(general_decoder(r, family), tied_embeddings=not untied)
 
 
-# values that the LLaVA 1.5 files leave out because they are the defaults of their text class
-_LLAVA_LLAMA = {
-    "hidden_size": 4096,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "intermediate_size": 11008,
-    "vocab_size": 32000,
-    "max_position_embeddings": 2048,
+# Some wrappers write only what differs from the defaults of their text class; these are those defaults,
+# by (wrapper, text class). Widths that decide the model's size are filled only where the released files
+# leave them out (LLaVA 1.5).
+_LEFT_OUT: dict[tuple[str, str], dict[str, int]] = {
+    ("llava", "llama"): {
+        "hidden_size": 4096,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "intermediate_size": 11008,
+        "vocab_size": 32000,
+        "max_position_embeddings": 2048,
+    },
+    ("gemma3", "gemma3_text"): {
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "vocab_size": 262_208,
+        "max_position_embeddings": 131_072,
+    },
 }
 
 
-def fill_llava(config: dict[str, Any], text: dict[str, Any]) -> list[str]:
-    """Fill `text` with what a LLaVA file leaves out; the keys filled. Other wrappers must state their sizes."""
-    names = config.get("architectures")
-    llava = isinstance(names, list) and names and str(names[0]).startswith("Llava")
-    if not llava or text.get("model_type", "llama") != "llama":
-        return []
-    filled = [key for key in _LLAVA_LLAMA if text.get(key) is None]
-    text.update({key: _LLAVA_LLAMA[key] for key in filled})
+def fill_differences(config: dict[str, Any], text: dict[str, Any]) -> list[str]:
+    """Fill `text` with what a file of a known wrapper leaves out; the keys filled. Others must state their sizes."""
+    defaults = _LEFT_OUT.get((str(config.get("model_type")), str(text.get("model_type"))), {})
+    filled = [key for key in defaults if text.get(key) is None]
+    text.update({key: defaults[key] for key in filled})
     return filled
 
 

@@ -1,5 +1,6 @@
 """Shapes given by hand, cells that replace a preset's, and names."""
 
+import csv
 import json
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpucalc.errors import UsageError
 from gpucalc.model import describe, load_model, model_from_shape, model_with, preset_names, resolve_preset
-from gpucalc.model_presets import named_size
+from gpucalc.model_presets import FOLDER, named_size
 
 
 def cells_of(model) -> dict[str, object]:
@@ -79,10 +80,15 @@ def test_latent_attention_keeps_its_rotary_part() -> None:
         model_with(load_model("deepseek-v3"), head_dim=64)
 
 
-@pytest.mark.parametrize("value", [0, -1, 1.5, float("nan"), float("inf"), True, "8"])
+@pytest.mark.parametrize("value", [0, -1, 1.5, 10**11, float("nan"), float("inf"), True, "8", [8]])
 def test_cells_that_are_no_counts(value: object) -> None:
     with pytest.raises(UsageError, match=r"layers is .* must be a whole number"):
         model_with(load_model("llama-2-7b"), layers=value)
+
+
+def test_attention_cells_of_a_model_without_attention() -> None:
+    with pytest.raises(UsageError, match=r"mamba-2\.8b has no attention, so heads cannot be set"):
+        model_with(load_model("mamba-2.8b"), heads=8)
 
 
 def test_unknown_cell_has_a_near_one() -> None:
@@ -182,6 +188,24 @@ def test_every_preset_resolves_to_itself() -> None:
     for name in preset_names():
         assert resolve_preset(name) == name
         assert resolve_preset(f"owner/{name.upper()}-Instruct") == name
+
+
+def test_every_preset_has_a_source_and_every_alias_a_preset() -> None:
+    with (FOLDER / "sources.csv").open(encoding="utf-8", newline="") as stream:
+        sources = {row["preset"]: row["source"] for row in csv.DictReader(stream)}
+    assert sorted(sources) == preset_names()
+    assert all(sources.values())
+    with (FOLDER / "aliases.csv").open(encoding="utf-8", newline="") as stream:
+        for row in csv.DictReader(stream):
+            assert resolve_preset(row["alias"]) == row["preset"]
+
+
+def test_resolving_reads_no_preset(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Path) -> bytes:
+        raise AssertionError(f"{self} was read")
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    assert resolve_preset("Llama-3.1-8B-Instruct") == "llama-3.1-8b"
 
 
 def test_sizes_in_names() -> None:

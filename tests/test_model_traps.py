@@ -143,9 +143,33 @@ def test_text_config_with_differences_only() -> None:
     assert model.hidden == 4096
     assert model.origin["hidden"] == "default"
     assert any("left out of text_config" in warning for warning in model.warnings)
-    other = {**preset_config("llava-1.5-7b"), "architectures": ["DeepseekVLForConditionalGeneration"]}
+    other = {**preset_config("llava-1.5-7b"), "model_type": "deepseek_vl"}
     with pytest.raises(DataError, match=r"hidden_size .* is missing"):
         model_from_config(other, "other")
+
+
+def test_gemma_3_files_leave_out_heads() -> None:
+    config = preset_config("gemma-3-4b")
+    left_out = ("num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size")
+    config["text_config"] = without(config["text_config"], *left_out)
+    model = model_from_config(config, "gemma-3-4b")
+    assert model.parameters_total == 4_300_079_472
+    assert model.origin["heads"] == "default"
+
+
+def test_falcon_files_from_before_the_switch() -> None:
+    config = {
+        "architectures": ["RWForCausalLM"],
+        "model_type": "RefinedWeb",
+        "hidden_size": 8192,
+        "n_layer": 60,
+        "n_head": 128,
+        "n_head_kv": 8,
+        "vocab_size": 65024,
+        "bias": False,
+        "parallel_attn": True,
+    }
+    assert model_from_config(config, "falcon-40b").parameters_total == 41_303_293_952
 
 
 def test_omni_uses_the_thinker_and_lists_the_rest() -> None:
