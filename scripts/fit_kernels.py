@@ -12,29 +12,36 @@ from __future__ import annotations
 import argparse
 import csv
 import sys
-import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from fit_kernels_assumed import ASSUMED, FAMILY, PUBLISHED_PLATEAU, SOURCE
+from fit_kernels_samples import (
+    Sample,
+    attention_sample,
+    decode_model,
+    gemm_model,
+    gemm_sample,
+    group,
+    prefill_model,
+    read,
+    streaming_efficiency,
+)
 
-from gpucalc.efficiency import ELEMENT_BYTES, OUTPUT_BYTES
-from gpucalc.formula import info_of
-from gpucalc.formulas.attention import attended_keys, decode_attention_time, flash_attention_time
-from gpucalc.formulas.roofline import cast_time, gemm_time, gemm_traffic
 from gpucalc.hardware import Database
 
 PRECISION = {"bfloat16": "bf16", "fp8": "fp8", "nvfp4": "nvfp4"}
-LARGE = 1024  # m, n, k from here on count as a large product
 # The loss grows as the logarithm of 1 + error / TYPICAL, so that it follows the bulk of the shapes and not the
 # few where the library chose a poor kernel; large products count LARGE_WEIGHT times, since they fill a training step.
 TYPICAL = 0.05
 LARGE_WEIGHT = 1.5
 # A cache penalty and a higher plateau nearly cancel: prefer the smaller penalty.
 PENALTY_RIDGE = 0.02
+# Weight of the mean squared distance, in logarithms, to the mean of the relatives: constants that the timings of one
+# device do not determine are then alike on all, and carry over to devices without timings.
+RELATIVES_WEIGHT = 0.01
 
 # constant → (start, least, most). Bounds are physical: an efficiency is below 1, a launch above 0.
 GEMM = {
@@ -69,46 +76,7 @@ DECODE = {
 }
 
 
-@dataclass
-class Sample:
-    """Timings of one device and kind: columns of the formulas, measured seconds, which rows are held out and large."""
-
-    columns: dict[str, Any]
-    seconds: np.ndarray
-    held: np.ndarray
-    large: np.ndarray
-
-    def part(self, mask: np.ndarray) -> Sample:
-        """The rows of a mask."""
-        chosen = {n: v[mask] if isinstance(v, np.ndarray) else v for n, v in self.columns.items()}
-        return Sample(chosen, self.seconds[mask], self.held[mask], self.large[mask])
-
-
 Model = Callable[[Mapping[str, Any], Mapping[str, float]], np.ndarray]
-
-
-def evaluate(formula: Callable[..., Any], values: Mapping[str, Any]) -> Any:
-    """A formula with its arguments taken by name."""
-    return formula(**{n: values[n] for n in info_of(formula).parameters if n in values})
-
-
-def gemm_model(columns: Mapping[str, Any], constants: Mapping[str, float]) -> np.ndarray:
-    """Seconds of the products, with the cast of A where the format is quantised."""
-    values = {**columns, **constants}
-    seconds = evaluate(gemm_time, values)
-    if "cast_bytes_per_element" in constants:
-        seconds = seconds + evaluate(cast_time, {**values, "elements": columns["m"] * columns["k"]})
-    return np.asarray(seconds)
-
-
-def prefill_model(columns: Mapping[str, Any], constants: Mapping[str, float]) -> np.ndarray:
-    """Seconds of causal prefill attention."""
-    return np.asarray(evaluate(flash_attention_time, {**columns, **constants}))
-
-
-def decode_model(columns: Mapping[str, Any], constants: Mapping[str, float]) -> np.ndarray:
-    """Seconds of decode attention."""
-    return np.asarray(evaluate(decode_attention_time, {**columns, **constants}))
 
 
 def simplex(loss: Callable[[np.ndarray], float], start: np.ndarray, steps: int = 1500, restarts: int = 4) -> np.ndarray:
@@ -141,10 +109,21 @@ def simplex(loss: Callable[[np.ndarray], float], start: np.ndarray, steps: int =
     return best
 
 
-def fit(model: Model, sample: Sample, bounds: Mapping[str, tuple[float, float, float]], fixed: Mapping[str, float]):
-    """The constants within `bounds` that fit the rows not held out best, by |log(predicted / measured)|."""
+def fit(
+    model: Model,
+    sample: Sample,
+    bounds: Mapping[str, tuple[float, float, float]],
+    fixed: Mapping[str, float],
+    prior: Mapping[str, float] | None = None,
+) -> dict[str, float]:
+    """The constants within `bounds` that fit the rows not held out best, by |log(predicted / measured)|.
+
+    With `prior` the search starts there and distance from it costs.
+    """
     part = sample.part(~sample.held)
     start, low, high = np.log(np.array(list(bounds.values()))).T
+    if prior is not None:
+        start = np.log(np.array([prior[name] for name in bounds]))
     weights = np.where(part.large, LARGE_WEIGHT, 1.0) / np.sum(np.where(part.large, LARGE_WEIGHT, 1.0))
 
     def constants(logs: np.ndarray) -> dict[str, float]:
@@ -156,9 +135,29 @@ def fit(model: Model, sample: Sample, bounds: Mapping[str, tuple[float, float, f
         error = np.abs(np.log(model(part.columns, guess) / part.seconds))
         outside = np.sum(np.maximum(0, low - logs) + np.maximum(0, logs - high))
         ridge = PENALTY_RIDGE * guess.get("gemm_l2_miss_penalty", 0.0)
+        if prior is not None:
+            ridge += RELATIVES_WEIGHT * np.mean(np.minimum(1.0, (logs - start) ** 2))
         return float(np.sum(weights * np.log1p(error / TYPICAL)) * TYPICAL + 0.01 * outside + ridge)
 
     return constants(simplex(loss, start))
+
+
+def fit_relatives(
+    model: Model,
+    samples: Mapping[str, Sample],
+    bounds: Mapping[str, tuple[float, float, float]],
+    fixed: Mapping[str, Mapping[str, float]],
+    rounds: int = 2,
+) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, float]]]:
+    """Constants of all devices, drawn towards their family and the mean of all; and those of each fitted alone."""
+    alone = {key: fit(model, sample, bounds, fixed.get(key, {})) for key, sample in samples.items()}
+    fits = alone
+    for _ in range(rounds):
+        families = {family: family_mean(family, fits) for family in {FAMILY[key] for key in fits}}
+        common = {name: float(np.mean([c[name] for c in fits.values()])) for name in bounds}
+        priors = {k: {n: float(np.sqrt(families[FAMILY[k]][n] * common[n])) for n in bounds} for k in fits}
+        fits = {k: fit(model, sample, bounds, fixed.get(k, {}), priors[k]) for k, sample in samples.items()}
+    return fits, alone
 
 
 def errors(model: Model, sample: Sample, constants: Mapping[str, float]) -> np.ndarray:
@@ -169,78 +168,6 @@ def errors(model: Model, sample: Sample, constants: Mapping[str, float]) -> np.n
 def median(values: np.ndarray) -> float:
     """Median, or nan of nothing."""
     return float(np.median(values)) if len(values) else float("nan")
-
-
-def read(path: Path) -> list[dict[str, str]]:
-    """Rows of a CSV file whose comment lines begin with #."""
-    with path.open(newline="", encoding="utf-8") as stream:
-        return list(csv.DictReader(line for line in stream if not line.startswith("#")))
-
-
-def is_held(*shape: str) -> bool:
-    """Whether a shape is held out of the fit: one in five, by checksum."""
-    return zlib.crc32(",".join(shape).encode()) % 5 == 0
-
-
-def group(rows: Sequence[dict[str, str]], *names: str) -> dict[tuple[str, ...], list[dict[str, str]]]:
-    """Rows by the values of some columns."""
-    found: dict[tuple[str, ...], list[dict[str, str]]] = {}
-    for row in rows:
-        found.setdefault(tuple(row[n] for n in names), []).append(row)
-    return found
-
-
-def number(rows: Sequence[dict[str, str]], name: str) -> np.ndarray:
-    """One column as numbers."""
-    return np.array([float(row[name]) for row in rows])
-
-
-def gemm_sample(db: Database, gpu: str, precision: str, rows: Sequence[dict[str, str]]) -> Sample:
-    """Timings of matrix products of one device and precision."""
-    device = db.device(gpu)
-    columns: dict[str, Any] = {name: number(rows, name) for name in "mnk"}
-    large = (columns["m"] >= LARGE) & (columns["n"] >= LARGE) & (columns["k"] >= LARGE)
-    columns |= {
-        "peak": device.precision_peak(precision),
-        "memory_bandwidth": device.memory_bandwidth,
-        "compute_units": float(device.compute_units or 1),
-        "l2_bytes": float(device.l2_bytes or 1),
-        "element_bytes": ELEMENT_BYTES[precision],
-        "output_bytes": OUTPUT_BYTES.get(precision, 2.0),
-    }
-    held = np.array([is_held(r["m"], r["n"], r["k"]) for r in rows])
-    return Sample(columns, number(rows, "time_us") * 1e-6, held, large)
-
-
-def attention_sample(db: Database, gpu: str, rows: Sequence[dict[str, str]]) -> Sample:
-    """Timings of attention of one device and phase."""
-    device = db.device(gpu)
-    length = number(rows, "seqlen")
-    columns: dict[str, Any] = {name: number(rows, name) for name in ("batch", "heads", "kv_heads", "head_dim")}
-    columns |= {
-        "queries": length,
-        "keys": length,
-        "context": length,
-        "attended": attended_keys(length, length, 1),
-        "kv_bytes": 2.0,
-        "attention_element_bytes": 2.0,
-        "peak": device.precision_peak("bf16"),
-        "memory_bandwidth": device.memory_bandwidth,
-        "compute_units": float(device.compute_units or 1),
-        "l2_bytes": float(device.l2_bytes or 1),
-        "attention_efficiency": 0.5,  # decode reads it for its products, which never rule here
-    }
-    held = np.array([is_held(r["batch"], r["seqlen"], r["heads"], r["kv_heads"]) for r in rows])
-    return Sample(columns, number(rows, "time_us") * 1e-6, held, length >= 4096)
-
-
-def streaming_efficiency(sample: Sample, launch: float) -> float:
-    """Share of the datasheet bandwidth at which products of few rows read weights far larger than the cache."""
-    columns = sample.columns
-    traffic = evaluate(gemm_traffic, columns)
-    chosen = (columns["m"] <= 16) & (traffic > 0.25e9)
-    rate = traffic[chosen] / (sample.seconds[chosen] - launch) / columns["memory_bandwidth"]
-    return float(np.median(rate))
 
 
 def relatives(key: str, fitted: Mapping[str, dict[str, float]]) -> dict[str, float]:
@@ -291,13 +218,18 @@ def report(title: str, rows: Sequence[Row], pooled: Mapping[str, np.ndarray]) ->
 
 
 def fit_all(
-    title: str, samples: Mapping[str, Sample], model: Model, fits: Mapping[str, dict[str, float]], published: bool
+    title: str,
+    samples: Mapping[str, Sample],
+    model: Model,
+    fits: Mapping[str, dict[str, float]],
+    alone: Mapping[str, dict[str, float]],
+    published: bool,
 ) -> list[Row]:
     """Rows of all measured devices and of their families, with held-out and left-out errors."""
     rows, pool = [], {"fit": [], "held out": [], "held out, large": [], "large": [], "device left out": []}
     for key, sample in samples.items():
         row = summary(samples, fits, model, key)
-        guessed = relatives(key, fits)
+        guessed = relatives(key, alone)  # fits would know a little of the device left out
         if published and (key, title) in PUBLISHED_PLATEAU:
             guessed["gemm_efficiency"] = plateau_efficiency(PUBLISHED_PLATEAU[key, title][0], guessed)
         out, own = errors(model, sample, guessed), errors(model, sample, fits[key])
@@ -331,23 +263,24 @@ def family_rows(precision: str, fits: Mapping[str, dict[str, float]]) -> list[Ro
 
 def calibrate_gemm(db: Database, path: Path) -> tuple[list[Row], list[Row]]:
     """Rows of gemm.csv and of memory.csv."""
-    rows, memory, base = [], [], {}
+    rows: list[Row] = []
+    memory: list[Row] = []
+    base: dict[str, dict[str, float]] = {}
     grouped = group(read(path), "dtype", "gpu")
     for dtype, precision in PRECISION.items():
-        samples, fits = {}, {}
-        for (_, gpu), timings in ((k, v) for k, v in grouped.items() if k[0] == dtype):
-            key = db.device(gpu).key
-            samples[key] = gemm_sample(db, gpu, precision, timings)
-            if precision == "bf16":
-                fits[key] = fit(gemm_model, samples[key], GEMM, {})
-                share = streaming_efficiency(samples[key], fits[key]["gemm_launch_seconds"])
-                base[key] = {**fits[key], "memory_efficiency": share}
+        timings = {db.device(gpu).key: (gpu, found) for (d, gpu), found in grouped.items() if d == dtype}
+        samples = {key: gemm_sample(db, gpu, precision, found) for key, (gpu, found) in timings.items()}
+        if precision == "bf16":
+            fits, alone = fit_relatives(gemm_model, samples, GEMM, {})
+            for key, constants in fits.items():
+                share = streaming_efficiency(samples[key], constants["gemm_launch_seconds"])
+                base[key] = {**constants, "memory_efficiency": share}
                 note = "weights of products with at most 16 rows and 0.25 GB or more"
                 memory.append({"key": key, "precision": "any", "provenance": "measured", "source": SOURCE})
                 memory[-1] |= {"memory_efficiency": share, "note": note}
-            else:
-                fits[key] = fit(gemm_model, samples[key], QUANTISED, base[key])
-        rows += fit_all(precision, samples, gemm_model, fits, published=True) + family_rows(precision, fits)
+        else:  # launch, memory and cache are those of 16 bit
+            fits, alone = fit_relatives(gemm_model, samples, QUANTISED, base)
+        rows += fit_all(precision, samples, gemm_model, fits, alone, published=True) + family_rows(precision, fits)
     for row in rows:
         row.pop("memory_efficiency", None)
     for family in sorted({FAMILY[key] for key in base}):
@@ -364,8 +297,8 @@ def calibrate_attention(db: Database, path: Path) -> list[Row]:
     grouped, rows = group(read(path), "phase", "gpu"), {}
     for phase, model, bounds in (("prefill_causal", prefill_model, PREFILL), ("decode", decode_model, DECODE)):
         samples = {db.device(g).key: attention_sample(db, g, r) for (p, g), r in grouped.items() if p == phase}
-        fits = {key: fit(model, sample, bounds, {}) for key, sample in samples.items()}
-        for row in fit_all(phase, samples, model, fits, published=False) + family_rows("any", fits):
+        fits, alone = fit_relatives(model, samples, bounds, {})
+        for row in fit_all(phase, samples, model, fits, alone, published=False) + family_rows("any", fits):
             key = row["key"]
             row["precision"] = "any"
             if key in rows:  # the decode half: keep the description of the prefill half, say its own in the note
