@@ -8,7 +8,7 @@ layouts is enumerated in bounded memory. Columns are small integers that index t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -77,6 +77,7 @@ class Space:
     allowed_schedules: frozenset[str] | None = None  # None: all
     rejected: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CONSTRAINTS, 0))
     candidates: list[int] = field(default_factory=lambda: [0])
+    cache: dict[tuple[int, int], dict[str, np.ndarray]] = field(default_factory=dict)
 
 
 COLUMNS = (
@@ -133,8 +134,10 @@ def make_space(
     return Space(n, layers, heads, experts, seq, batch, levels)
 
 
-def _inner(space: Space, tp: int, cp: int) -> dict[str, np.ndarray]:
-    """Pipelines (pp, dp, vpp, schedule) that tp and cp leave room for, as arrays; those of a wrong size are counted."""
+def _pipelines(space: Space, tp: int, cp: int) -> dict[str, np.ndarray]:
+    """Pipelines (pp, dp, vpp, schedule) that tp and cp leave room for, as arrays."""
+    if (tp, cp) in space.cache:
+        return space.cache[tp, cp]
     levels = space.levels
     rows: list[tuple[int, int, int, int]] = []
     for pp in levels["pp"]:
@@ -155,11 +158,14 @@ def _inner(space: Space, tp: int, cp: int) -> dict[str, np.ndarray]:
             elif levels["vpp"] in {(0,), (1,)}:
                 rows.append((pp, dp, 1, code))
     table = np.array(rows, dtype=np.int64).reshape(-1, 4)
-    return {name: table[:, i] for i, name in enumerate(("pp", "dp", "vpp", "schedule"))}
+    space.cache[tp, cp] = {name: table[:, i] for i, name in enumerate(("pp", "dp", "vpp", "schedule"))}
+    return space.cache[tp, cp]
 
 
 def _surroundings(space: Space, cp: int) -> dict[str, np.ndarray]:
     """Combinations of ZeRO stage, shard group, recomputation and context-parallel kind, as arrays."""
+    if (0, cp) in space.cache:
+        return space.cache[0, cp]
     levels = space.levels
     kinds = levels["cp_kind"] if cp > 1 else levels["cp_kind"][:1]
     rows = [
@@ -170,119 +176,114 @@ def _surroundings(space: Space, cp: int) -> dict[str, np.ndarray]:
         for kind in kinds
     ]
     table = np.array(rows, dtype=np.int64).reshape(-1, 4)
-    return {name: table[:, i] for i, name in enumerate(("zero_stage", "shard_group", "recompute", "cp_kind"))}
+    space.cache[0, cp] = {
+        name: table[:, i] for i, name in enumerate(("zero_stage", "shard_group", "recompute", "cp_kind"))
+    }
+    return space.cache[0, cp]
 
 
-def blocks(space: Space, size: int = BLOCK) -> Iterator[dict[str, np.ndarray]]:
-    """Legal layouts in blocks of about `size` rows: column → integers. Counts go to `space`."""
+CUT = ("tp", "cp", "ep", "etp", "micro_batch", "sequence_parallel")
+
+
+def cuts(space: Space) -> np.ndarray:
+    """Ways to cut a layer, one a row in the order of `CUT`; those that break a rule are counted in `space`."""
+    levels, rejected = space.levels, space.rejected
+    rows: list[tuple[int, ...]] = []
+    for tp in levels["tp"]:
+        splits = list(dict.fromkeys((ep, tp if etp == 0 else etp) for ep in levels["ep"] for etp in levels["etp"]))
+        shards = levels["sequence_parallel"] if tp > 1 else (False,)
+        for cp in levels["cp"]:
+            each = _surrounding_rows(space, tp, cp)
+            whole = each * len(splits) * len(levels["micro_batch"]) * len(shards)
+            space.candidates[0] += whole
+            problem = (
+                PARTS_GPUS
+                if space.n_gpus % (tp * cp) or not len(_pipelines(space, tp, cp)["pp"])
+                else DIVIDES_HEADS
+                if space.heads and space.heads % tp
+                else DIVIDES_SEQUENCE
+                if space.seq_len % (2 * cp if cp > 1 else 1)  # causal balancing cuts each rank's share in two
+                else ""
+            )
+            if problem:
+                rejected[problem] += whole
+                continue
+            for ep, etp in splits:
+                if ep > 1 and space.experts % ep:
+                    rejected[DIVIDES_EXPERTS] += each * len(levels["micro_batch"]) * len(shards)
+                    continue
+                rows.extend((tp, cp, ep, etp, mb, int(sp)) for mb in levels["micro_batch"] for sp in shards)
+    return np.array(rows, dtype=np.int64).reshape(-1, len(CUT))
+
+
+def _surrounding_rows(space: Space, tp: int, cp: int) -> int:
+    """Layouts that share a cut; 1 where the cut leaves no pipeline."""
+    return max(1, len(_pipelines(space, tp, cp)["pp"]) * len(_surroundings(space, cp)["recompute"]))
+
+
+def skip(space: Space, remaining: np.ndarray) -> int:
+    """Number of layouts in cuts that are not enumerated."""
+    return sum(_surrounding_rows(space, int(cut[0]), int(cut[1])) for cut in remaining)
+
+
+def blocks(
+    space: Space, order: Sequence[Sequence[int]] | np.ndarray, go_on: Callable[[int], bool] | None = None, size: int = BLOCK
+) -> Iterator[dict[str, np.ndarray]]:
+    """Legal layouts of the cuts in `order`, in blocks of `size` rows: column → integers.
+
+    Before each cut `go_on` is asked, with its place, whether it and those after it are still wanted.
+    """
     pending: list[dict[str, np.ndarray]] = []
     rows = 0
-    for piece in _pieces(space):
-        start = 0
-        length = len(piece["tp"])
+    for place, cut in enumerate(order):
+        if go_on is not None and not go_on(place):
+            break
+        piece = _layouts(space, *(int(value) for value in cut))
+        start, length = 0, len(piece["tp"])
         while start < length:
             taken = min(size - rows, length - start)
             pending.append({name: column[start : start + taken] for name, column in piece.items()})
             rows, start = rows + taken, start + taken
             if rows == size:
-                yield {name: np.concatenate([p[name] for p in pending]) for name in COLUMNS}
+                yield _joined(pending)
                 pending, rows = [], 0
     if rows:
-        yield {name: np.concatenate([p[name] for p in pending]) for name in COLUMNS}
+        yield _joined(pending)
 
 
-def _pieces(space: Space) -> Iterator[dict[str, np.ndarray]]:
-    levels, rejected = space.levels, space.rejected
-    for tp in levels["tp"]:
-        for cp in levels["cp"]:
-            around = _surroundings(space, cp)
-            inner = _inner(space, tp, cp)
-            splits = [(ep, tp if etp == 0 else etp) for ep in levels["ep"] for etp in levels["etp"]]
-            splits = list(dict.fromkeys(splits))
-            shards = levels["sequence_parallel"] if tp > 1 else (False,)
-            per_cut = len(inner["pp"]) * len(around["recompute"])
-            if space.n_gpus % (tp * cp) or not per_cut:
-                count = len(splits) * len(levels["micro_batch"]) * len(shards)
-                space.candidates[0] += count
-                rejected[PARTS_GPUS] += count
-                continue
-            total = per_cut * len(splits) * len(levels["micro_batch"]) * len(shards)
-            space.candidates[0] += total
-            if space.heads and space.heads % tp:
-                rejected[DIVIDES_HEADS] += total
-                continue
-            if space.seq_len % (2 * cp if cp > 1 else 1):  # causal balancing cuts each rank's share in two
-                rejected[DIVIDES_SEQUENCE] += total
-                continue
-            yield from _cut(space, tp, cp, splits, shards, inner, around)
+def _joined(pieces: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    return {name: np.concatenate([piece[name] for piece in pieces]) for name in COLUMNS}
 
 
-def _cut(
-    space: Space,
-    tp: int,
-    cp: int,
-    splits: list[tuple[int, int]],
-    shards: tuple[bool, ...],
-    inner: dict[str, np.ndarray],
-    around: dict[str, np.ndarray],
-) -> Iterator[dict[str, np.ndarray]]:
-    """Legal layouts of one (tp, cp)."""
-    micro, rejected = space.levels["micro_batch"], space.rejected
-    kept = np.ones(len(around["recompute"]), dtype=bool)
+def _layouts(
+    space: Space, tp: int, cp: int, ep: int, etp: int, micro_batch: int, sequence_parallel: int
+) -> dict[str, np.ndarray]:
+    """Legal layouts of one cut; the others are counted."""
+    around, inner = _surroundings(space, cp), _pipelines(space, tp, cp)
     if cp > 1 and space.heads % (tp * cp):
-        kept = around["cp_kind"] != CP_KINDS.index("ulysses")
-    every = len(splits) * len(micro) * len(shards)
-    rejected[ULYSSES_HEADS] += int((~kept).sum()) * len(inner["pp"]) * every
-    around = {name: column[kept] for name, column in around.items()}
-    width = len(around["recompute"])
-    inner = _reject(space, inner, inner["pp"] > space.layers, STAGES, width * every)
+        wrong = around["cp_kind"] == CP_KINDS.index("ulysses")
+        around = _reject(space, around, wrong, ULYSSES_HEADS, len(inner["pp"]))
+    each = len(around["recompute"])
+    inner = _reject(space, inner, inner["pp"] > space.layers, STAGES, each)
     if space.allowed_schedules is not None:
         wrong = ~np.isin(inner["schedule"], [SCHEDULES.index(s) for s in (*space.allowed_schedules, "none")])
-        inner = _reject(space, inner, wrong, PROFILE, width * every)
-    for ep, etp in splits:
-        each = width * len(micro) * len(shards)
-        if ep > 1 and space.experts % ep:
-            rejected[DIVIDES_EXPERTS] += each * len(inner["pp"])
-            continue
-        wrong = (inner["dp"] * cp * tp) % (ep * etp) != 0
-        placed = _reject(space, inner, wrong, EXPERT_RANKS, each)
-        for micro_batch in micro:
-            yield from _batched(space, tp, cp, ep, etp, micro_batch, shards, placed, around)
-
-
-def _batched(
-    space: Space,
-    tp: int,
-    cp: int,
-    ep: int,
-    etp: int,
-    micro_batch: int,
-    shards: tuple[bool, ...],
-    inner: dict[str, np.ndarray],
-    around: dict[str, np.ndarray],
-) -> Iterator[dict[str, np.ndarray]]:
-    """Legal layouts of one cut and micro-batch."""
-    width = len(around["recompute"]) * len(shards)
-    inner = _reject(space, inner, space.global_batch % (inner["dp"] * micro_batch) != 0, BATCH, width)
+        inner = _reject(space, inner, wrong, PROFILE, each)
+    inner = _reject(space, inner, (inner["dp"] * cp * tp) % (ep * etp) != 0, EXPERT_RANKS, each)
+    inner = _reject(space, inner, space.global_batch % (inner["dp"] * micro_batch) != 0, BATCH, each)
     batches = space.global_batch // (inner["dp"] * micro_batch)
-    uneven = (inner["vpp"] > 1) & (batches % inner["pp"] != 0)
-    pipes = _reject(space, inner, uneven, INTERLEAVING, width)
-    batches = space.global_batch // (pipes["dp"] * micro_batch)
-    dual = pipes["schedule"] >= SCHEDULES.index("dualpipe")
-    pipes = _reject(space, pipes, dual & ((pipes["pp"] % 2 != 0) | (batches < 2 * pipes["pp"])), DUALPIPE, width)
-    count, each = len(pipes["pp"]), len(around["recompute"])
-    if not count:
-        return
-    rows = {name: np.repeat(column, each) for name, column in pipes.items()}
+    inner = _reject(space, inner, (inner["vpp"] > 1) & (batches % inner["pp"] != 0), INTERLEAVING, each)
+    batches = space.global_batch // (inner["dp"] * micro_batch)
+    dual = inner["schedule"] >= SCHEDULES.index("dualpipe")
+    inner = _reject(space, inner, dual & ((inner["pp"] % 2 != 0) | (batches < 2 * inner["pp"])), DUALPIPE, each)
+    count = len(inner["pp"])
+    rows = {name: np.repeat(column, each) for name, column in inner.items()}
     rows |= {name: np.tile(column, count) for name, column in around.items()}
-    replicas = rows["dp"] * cp
-    group = rows["shard_group"]
+    replicas, group = rows["dp"] * cp, rows["shard_group"]
     wrong = (group > 0) & ((replicas <= group) | (replicas % np.maximum(group, 1) != 0))
-    rows = _reject(space, rows, wrong, SHARDING, len(shards))
+    rows = _reject(space, rows, wrong, SHARDING, 1)
     length = len(rows["pp"])
-    for shard in shards:
-        fixed = {"tp": tp, "cp": cp, "ep": ep, "etp": etp, "micro_batch": micro_batch, "sequence_parallel": int(shard)}
-        yield {**rows, **{name: np.full(length, value, dtype=np.int64) for name, value in fixed.items()}}
+    fixed = dict(zip(CUT, (tp, cp, ep, etp, micro_batch, sequence_parallel), strict=True))
+    return {**rows, **{name: np.full(length, value, dtype=np.int64) for name, value in fixed.items()}}
 
 
 def _reject(
@@ -306,6 +307,9 @@ def block_columns(base: Mapping[str, float], block: Mapping[str, np.ndarray]) ->
             values[name] = float(low)
             continue
         values[name] = column.astype(float)
-        codes[name] = (column - low, high - low + 1)
+        present = np.zeros(high - low + 1, dtype=np.int64)
+        present[column - low] = 1
+        rank = np.cumsum(present) - 1
+        codes[name] = (rank[column - low], int(rank[-1]) + 1)
     values["recompute_layers"] = base.get("recompute_layers", 0.0)
     return Columns(values, codes)

@@ -18,7 +18,19 @@ import numpy as np
 from gpucalc.formula import FormulaInfo, info_of
 from gpucalc.units import Unit
 
-DENSE_CODES = 1 << 20  # up to here distinct codes are found by a table instead of a sort
+DENSE_CODES = 1 << 16  # up to here distinct codes are found by a table instead of a sort
+
+
+def _compress(codes: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray, int]:
+    """Codes below `size` as consecutive integers, the first row of each, and how many there are."""
+    if size > DENSE_CODES:
+        _, first, index = np.unique(codes, return_index=True, return_inverse=True)
+        return index, first, len(first)
+    first = np.full(size, -1, dtype=np.int64)
+    first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
+    present = first >= 0
+    first = first[present]
+    return (np.cumsum(present) - 1)[codes], first, len(first)
 
 
 class Columns(Mapping[str, Any]):
@@ -69,18 +81,10 @@ class Columns(Mapping[str, Any]):
         combined, size = self._coded(varying[0])
         for name in varying[1:]:
             codes, levels = self._coded(name)
+            if size * levels > DENSE_CODES:
+                combined, _, size = _compress(combined, size)
             combined, size = combined * levels + codes, size * levels
-            if size > DENSE_CODES:
-                distinct, combined = np.unique(combined, return_inverse=True)
-                size = len(distinct)
-        if size <= DENSE_CODES:
-            first = np.full(size, -1, dtype=np.int64)
-            first[combined[::-1]] = np.arange(len(combined) - 1, -1, -1)
-            present = first >= 0
-            index = (np.cumsum(present) - 1)[combined]
-            first = first[present]
-        else:
-            _, first, index = np.unique(combined, return_index=True, return_inverse=True)
+        index, first, _ = _compress(combined, size)
         reduced = {n: self._values[n][first] for n in varying}
         codes = {n: (self._codes[n][0][first], self._codes[n][1]) for n in varying}
         return Columns({**scalars, **reduced}, codes), index
@@ -186,6 +190,10 @@ class Ledger:
         info = info_of(function)
         kept = arguments if self.trace else {}
         return self._store(path, Entry(value, self, "formula", info, kept, unit=info.units.get("return")))
+
+    def keep(self, path: str, value: Any) -> Any:
+        """Store a value that is chosen, not computed: a coefficient of the row's schedule."""
+        return self._store(path, Entry(value, self, "value"))
 
     def define(self, name: str, function: Callable[..., Any], **given: Any) -> Any:
         """Evaluate a formula and make it a column of this scope, for later formulas to find by name."""

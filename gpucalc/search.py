@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from gpucalc import job as jobs
-from gpucalc.candidates import AUTOMATIC, COLUMNS, Space, block_columns, blocks, make_space
+from gpucalc.candidates import AUTOMATIC, COLUMNS, CUT, Space, block_columns, blocks, cuts, make_space, skip
 from gpucalc.columns import cell_text
 from gpucalc.errors import UsageError
-from gpucalc.estimate.training import estimate_training
+from gpucalc.estimate.training import estimate_training, least_step_time
 from gpucalc.hardware import Database
 from gpucalc.label import Layout
 from gpucalc.ledger import Ledger
@@ -21,6 +21,7 @@ from gpucalc.vocabulary import CP_KINDS, RECOMPUTES, SCHEDULES
 
 OBJECTIVES = ("throughput", "mfu", "memory", "pareto")
 MEMORY = "fits in memory"
+SLOWER = "slower than the best by a lower bound (not costed)"
 LAYOUT_CELLS = (*COLUMNS, "recompute_layers")
 TIE = 0.03  # layouts nearer than this in step time are not told apart by the model
 
@@ -130,7 +131,19 @@ def _search(
     best: _Best | None = None
     evaluated = feasible = 0
     miss: tuple[float, dict[str, int], Ledger, int] | None = None
-    for block in blocks(space):
+    order = cuts(space)
+    bounds = _bounds(order, base, space) if objective in {"throughput", "mfu"} else None
+    if bounds is not None:
+        places = np.argsort(bounds, kind="stable")
+        order, bounds = order[places], bounds[places]
+    reached = 0
+
+    def go_on(place: int) -> bool:
+        nonlocal reached
+        reached = place
+        return best is None or bounds is None or len(best.time) < top or bounds[place] <= best.time[-1]
+
+    for block in blocks(space, order, go_on):
         rows = len(block["tp"])
         ledger = estimate_training(block_columns(base.columns, block))
         step, fill, share = (
@@ -149,7 +162,21 @@ def _search(
                 miss = (float(fill[index]), {n: int(block[n][index]) for n in COLUMNS}, ledger, index)
         if progress is not None:
             progress(evaluated)
+    if reached < len(order) - 1:
+        space.rejected[SLOWER] = skip(space, order[reached:])
     return best, evaluated, feasible, miss
+
+
+def _bounds(order: np.ndarray, base: jobs.Job, space: Space) -> np.ndarray:
+    """For each cut the least step time that any layout around it can reach."""
+    block = {name: order[:, i] for i, name in enumerate(CUT)}
+    kinds = space.levels["cp_kind"]
+    least = np.full(len(order), np.inf)
+    if len(order):
+        for kind in kinds:
+            block["cp_kind"] = np.full(len(order), CP_KINDS.index(kind))
+            least = np.minimum(least, least_step_time(block_columns(base.columns, block)))
+    return least
 
 
 def _merge(

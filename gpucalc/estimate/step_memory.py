@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -31,11 +32,7 @@ def add_parameters(ledger: Ledger) -> None:
     ledger.total("layer/parameters/dense", "layer/parameters/sharded-part", "layer/parameters/replicated-part")
     ledger.add("layer/parameters/experts", parameters.layer_parameters_experts)
     ledger.define("longest", parameters.stage_layers)
-    depth = {
-        "first": ledger.add("stage/layers/first", parameters.first_stage_layers),
-        "second": ledger.add("stage/layers/second", parameters.stage_layers),
-        "last": ledger.add("stage/layers/last", parameters.last_stage_layers),
-    }
+    depth = add_stage_layers(ledger, "stage/parameters/depth")
     extra = {
         "first": ledger.add("stage/extra/first", parameters.first_stage_extra),
         "second": 0.0,
@@ -52,6 +49,16 @@ def add_parameters(ledger: Ledger) -> None:
             )
     for kind in ("dense", "experts"):
         ledger.maximum(f"stage/parameters/{kind}", *[f"stage/parameters/{kind}/{stage}" for stage in STAGES])
+
+
+def add_stage_layers(ledger: Ledger, path: str) -> dict[str, Any]:
+    """Store the layers of the first, a middle and the last stage below `path`."""
+    longest = ledger.add(f"{path}/second", parameters.stage_layers)
+    return {
+        "first": ledger.add(f"{path}/first", parameters.first_stage_layers, longest=longest),
+        "second": longest,
+        "last": ledger.add(f"{path}/last", parameters.last_stage_layers, longest=longest),
+    }
 
 
 def add_states(ledger: Ledger) -> None:
@@ -102,52 +109,92 @@ def add_layer_activations(ledger: Ledger) -> None:
     ledger.add("layer/memory/checkpoint", memory.checkpoint_activations)
     ledger.add("layer/memory/logits", memory.logits_memory)
     ledger.add("layer/memory/boundary", memory.checkpoint_activations, element_bytes=2.0 * c["boundary_copies"])
-    for name, recomputing in (("keeping", 0.0), ("recomputing", 1.0)):
+    for name, share in (("none", 0.0), ("full", 1.0)):
         ledger.add(
+            f"layer/memory/kept/{name}",
+            memory.kept_activations,
+            full_layer=ledger["layer/memory/whole"],
+            scores=ledger["layer/memory/scores"],
+            checkpoint=ledger["layer/memory/checkpoint"],
+            full_share=share,
+            selective=0.0,
+        )
+        working = ledger.add(
             f"layer/memory/working/{name}",
             memory.working_memory,
             recomputed_layer=ledger["layer/memory/unrecomputed"],
-            recomputing=recomputing,
+            recomputing=share,
         )
         ledger.add(
-            f"layer/memory/working/{name}-with-head",
-            memory.passing_memory,
-            working=ledger[f"layer/memory/working/{name}"],
-            logits=ledger["layer/memory/logits"],
+            f"passing/last/{name}", memory.passing_memory, working=working, logits=ledger["layer/memory/logits"]
         )
+
+
+def add_passing(ledger: Ledger) -> None:
+    """Store what passes through the first and middle stages; the only stage holds the head too."""
+    only = 1.0 * (ledger.columns["pp"] == 1)
+    for name in ("none", "full"):
+        cases = {0: f"layer/memory/working/{name}", 1: f"passing/last/{name}"}
+        for stage in ("first", "second"):
+            ledger.choose(f"passing/{stage}/{name}", only, cases)
 
 
 def add_in_flight(ledger: Ledger) -> None:
     """Store the micro-batches whose activations each stage holds, by schedule."""
-    c = ledger.columns
-    pp = c["pp"]
-    used = set(np.unique(c["schedule"]).astype(int).tolist())
+    pp = ledger.columns["pp"]
     for stage, index in zip(STAGES, (0.0, np.minimum(1.0, pp - 1), pp - 1), strict=True):
-        cases: dict[int, str] = {}
+        by_schedule(
+            ledger,
+            f"pp/in-flight/{stage}",
+            {
+                ("none", "1f1b"): (pipeline.in_flight_1f1b, {"stage_index": index}),
+                ("gpipe",): (pipeline.in_flight_gpipe, {}),
+                ("interleaved",): (pipeline.in_flight_interleaved, {"stage_index": index}),
+                ("zb-h1", "zb-1p"): (pipeline.in_flight_zero_bubble_1, {"stage_index": index}),
+                ("zb-2p",): (pipeline.in_flight_zero_bubble_2, {}),
+                ("dualpipe", "dualpipe-v"): (pipeline.in_flight_dualpipe, {}),
+            },
+        )
 
-        def case(names: tuple[str, ...], function: Any, cases: dict[int, str] = cases, **given: Any) -> None:
-            codes = [SCHEDULES.index(name) for name in names if SCHEDULES.index(name) in used]
-            if codes:
-                path = f"pp/in-flight/{stage}/{names[-1]}"
-                ledger.add(path, function, **given)
-                cases.update(dict.fromkeys(codes, path))
 
-        case(("none", "1f1b"), pipeline.in_flight_1f1b, stage_index=index)
-        case(("gpipe",), pipeline.in_flight_gpipe)
-        case(("interleaved",), pipeline.in_flight_interleaved, stage_index=index)
-        case(("zb-h1", "zb-1p"), pipeline.in_flight_zero_bubble_1, stage_index=index)
-        case(("zb-2p",), pipeline.in_flight_zero_bubble_2)
-        case(("dualpipe", "dualpipe-v"), pipeline.in_flight_dualpipe)
-        ledger.choose(f"pp/in-flight/{stage}", c["schedule"], cases)
+def by_schedule(ledger: Ledger, path: str, formulas: Mapping[tuple[str, ...], tuple[Any, dict[str, Any]]]) -> Any:
+    """Store under `path`, row by row, the formula of the row's schedule; those no row uses are left out."""
+    schedule = ledger.columns["schedule"]
+    used = set(np.unique(schedule).astype(int).tolist())
+    cases: dict[int, str] = {}
+    for names, (function, given) in formulas.items():
+        codes = [code for code in map(SCHEDULES.index, names) if code in used]
+        if codes:
+            ledger.add(f"{path}/{names[-1]}", function, **given)
+            cases.update(dict.fromkeys(codes, f"{path}/{names[-1]}"))
+    return ledger.choose(path, schedule, cases)
+
+
+def add_bounds(ledger: Ledger) -> None:
+    """Store the activations of each stage with no and with every layer recomputed."""
+    for name in ("none", "full"):
+        for stage in STAGES:
+            _activations(ledger, stage, name)
+
+
+def _activations(ledger: Ledger, stage: str, name: str) -> None:
+    ledger.add(
+        f"activations/{stage}/{name}",
+        memory.stage_activations,
+        in_flight=ledger[f"pp/in-flight/{stage}"],
+        stage_depth=ledger[f"stage/layers/{stage}"],
+        kept_per_layer=ledger[f"layer/memory/kept/{name}"],
+        boundary=ledger["layer/memory/boundary"],
+    )
 
 
 def add_memory(ledger: Ledger) -> None:
     """Store the memory of each stage with no, every and the chosen share of layers recomputed; the worst decides."""
     c = ledger.columns
     ledger.add("memory/capacity", memory.tensor_capacity)
-    for name, share in (("none", 0.0), ("full", 1.0)):
+    for name in ("none", "full"):
         for stage in STAGES:
-            _stage_memory(ledger, stage, name, share, 0.0)
+            ledger.total(f"memory/{stage}/{name}", *_stage_parts(stage, name))
         ledger.maximum(f"recompute/{name}", *[f"memory/{stage}/{name}" for stage in STAGES])
     needed = ledger.add(
         "recompute/needed",
@@ -159,14 +206,23 @@ def add_memory(ledger: Ledger) -> None:
     depth = ledger["stage/layers/second"]
     automatic = ledger.add("recompute/whole-layers", memory.whole_layer_share, share=needed, stage_depth=depth)
     share = ledger.define("full_share", memory.recompute_share, stage_depth=depth, automatic=automatic)
+    ledger.add(
+        "layer/memory/kept/chosen",
+        memory.kept_activations,
+        full_layer=ledger["layer/memory/whole"],
+        scores=ledger["layer/memory/scores"],
+        checkpoint=ledger["layer/memory/checkpoint"],
+        full_share=share,
+        selective=1.0 * (c["recompute"] == 1),
+    )
+    recomputes = 1.0 * (share > 0)
     for stage in STAGES:
-        _stage_memory(ledger, stage, "chosen", share, 1.0 * (c["recompute"] == 1))
-    worst = np.argmax(np.stack(np.broadcast_arrays(*[ledger[f"memory/{s}/chosen"] for s in STAGES])), axis=0)
-    for part in ("weights", "gradients", "optimizer"):
-        ledger.choose(f"memory/{part}", worst, {i: f"memory/{stage}/{part}" for i, stage in enumerate(STAGES)})
-    for part in ("activations", "passing"):
-        ledger.choose(f"memory/{part}", worst, {i: f"memory/{stage}/chosen/{part}" for i, stage in enumerate(STAGES)})
-    ledger.total("memory/raw", *[f"memory/{part}" for part in PARTS])
+        _activations(ledger, stage, "chosen")
+        ledger.choose(
+            f"passing/{stage}/chosen", recomputes, {0: f"passing/{stage}/none", 1: f"passing/{stage}/full"}
+        )
+        ledger.total(f"memory/{stage}/chosen", *_stage_parts(stage, "chosen"))
+    ledger.maximum("memory/raw", *[f"memory/{stage}/chosen" for stage in STAGES])
     ledger.add("memory/fill", memory.memory_fill, raw=ledger["memory/raw"], capacity=ledger["memory/capacity"])
     ledger.add(
         "memory/reserve",
@@ -175,39 +231,24 @@ def add_memory(ledger: Ledger) -> None:
         fragmentation=c["counter_factor"],
         fixed=c["counter_fixed"],
     )
-    ledger.total("memory/total", *[f"memory/{part}" for part in (*PARTS, "reserve")])
+    ledger.total("memory/total", "memory/raw", "memory/reserve")
 
 
-def _stage_memory(ledger: Ledger, stage: str, name: str, full_share: Any, selective: Any) -> None:
-    """Store the tensors of a stage when `full_share` of its layers is recomputed."""
-    c = ledger.columns
-    path = f"memory/{stage}/{name}"
-    kept = ledger.add(
-        f"{path}/kept-per-layer",
-        memory.kept_activations,
-        full_layer=ledger["layer/memory/whole"],
-        scores=ledger["layer/memory/scores"],
-        checkpoint=ledger["layer/memory/checkpoint"],
-        full_share=full_share,
-        selective=selective,
-    )
-    ledger.add(
-        f"{path}/activations",
-        memory.stage_activations,
-        in_flight=ledger[f"pp/in-flight/{stage}"],
-        stage_depth=ledger[f"stage/layers/{stage}"],
-        kept_per_layer=kept,
-        boundary=ledger["layer/memory/boundary"],
-    )
-    head = (c["pp"] == 1) | (stage == "last")
-    recomputing = np.greater(full_share, 0)
-    working = "layer/memory/working"
-    ledger.choose(
-        f"{path}/passing",
-        2 * recomputing + head,
-        {0: f"{working}/keeping", 1: f"{working}/keeping-with-head"}
-        | {2: f"{working}/recomputing", 3: f"{working}/recomputing-with-head"},
-    )
-    ledger.total(
-        path, f"memory/{stage}/states", "memory/adapters", "memory/gather", f"{path}/activations", f"{path}/passing"
+def add_memory_detail(ledger: Ledger) -> None:
+    """Store the parts of the worst stage, which add up to `memory/raw`."""
+    stages = np.broadcast_arrays(*[ledger[f"memory/{stage}/chosen"] for stage in STAGES])
+    worst = np.argmax(np.stack(stages), axis=0)
+    for part in ("weights", "gradients", "optimizer"):
+        ledger.choose(f"memory/{part}", worst, {i: f"memory/{stage}/{part}" for i, stage in enumerate(STAGES)})
+    for part in ("activations", "passing"):
+        ledger.choose(f"memory/{part}", worst, {i: f"{part}/{stage}/chosen" for i, stage in enumerate(STAGES)})
+
+
+def _stage_parts(stage: str, name: str) -> tuple[str, ...]:
+    return (
+        f"memory/{stage}/states",
+        "memory/adapters",
+        "memory/gather",
+        f"activations/{stage}/{name}",
+        f"passing/{stage}/{name}",
     )

@@ -5,6 +5,8 @@ Columns in, ledger out; one row or a million take the same path.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from gpucalc.estimate import communication, layer_time, step_memory
@@ -14,17 +16,21 @@ from gpucalc.vocabulary import SCHEDULES
 
 OUTSIDE_STATES = ("micro_batch", "vpp", "schedule", "recompute", "recompute_layers", "global_batch", "offload_activations")
 
+DUALPIPE_FILL = 3.0  # weight gradients that fill DualPipe's idle passes
+SCHEDULE_CONSTANTS = ("zero_bubble_fill_1", "zero_bubble_fill_2")
+OUTSIDE_BOUNDS = ("zero_stage", "shard_group", "recompute", "recompute_layers", "offload_optimizer")
 
-def estimate_training(columns: Columns, *, trace: bool = False) -> Ledger:
+
+def estimate_training(columns: Columns, *, detail: bool = False, trace: bool = False) -> Ledger:
     """Time, memory, FLOPs and traffic of one optimizer step for each row of `columns`.
 
-    The columns are those of `gpucalc.job.resolve`. Rows that do not fit get a time and a memory too.
+    `detail` adds the parts of `time/compute` and of `memory/raw`; they change nothing else. The columns are those of `gpucalc.job.resolve`. Rows that do not fit get a time and a memory too.
     """
     ledger = Ledger(columns, trace=trace)
-    per_layer = ledger.without(*layer_time.OUTSIDE_LAYER)
-    layer_time.add_layer_time(per_layer)
+    around = ledger.without(*OUTSIDE_BOUNDS)  # everything but what shards states and recomputes
+    per_layer = around.without(*layer_time.OUTSIDE_LAYER)
+    _layer(per_layer)
     step_memory.add_layer_activations(per_layer)
-    communication.add_layer_communication(per_layer)
     communication.add_pipeline_transfer(per_layer)
     states = ledger.without(*OUTSIDE_STATES)
     step_memory.define_replicas(states)
@@ -32,15 +38,41 @@ def estimate_training(columns: Columns, *, trace: bool = False) -> Ledger:
     step_memory.add_states(states)
     communication.add_data_parallel(states)
     _optimizer(states)
-    ledger.define("micro_batches", pipeline.micro_batches)
-    step_memory.add_in_flight(ledger)
+    schedules = around.on("pp", "dp", "vpp", "schedule", "micro_batch", "global_batch", *SCHEDULE_CONSTANTS)
+    schedules.define("micro_batches", pipeline.micro_batches)
+    step_memory.add_in_flight(schedules)
+    _idle_passes(schedules)
+    step_memory.add_stage_layers(around.on("pp", "layers"), "stage/layers")
+    step_memory.add_passing(around)
+    step_memory.add_bounds(around)
+    ledger.share("symbol/micro_batches")
     step_memory.add_memory(ledger)
     _stage_time(ledger)
     _pipeline(ledger)
     _data_parallel(ledger)
     _step(ledger)
     _metrics(ledger)
+    if detail or trace:
+        step_memory.add_memory_detail(ledger)
+        _breakdown(ledger)
     return ledger
+
+
+def _layer(ledger: Ledger) -> None:
+    layer_time.add_layer_time(ledger)
+    ledger.add("layer/host/gap", layer.scaled_time, time=ledger.columns["serial_gap_seconds"], factor=1.0)
+    communication.add_layer_communication(ledger)
+
+
+def least_step_time(columns: Columns) -> Any:
+    """A time that no pipeline, replication, sharding or recomputation of the same cut of the layers can beat.
+
+    The columns need tp, cp, ep, etp, micro_batch, sequence_parallel and cp_kind of the cut.
+    """
+    ledger = Ledger(columns)
+    _layer(ledger)
+    ledger.total("layer/least", "layer/forward/time", "layer/backward/time", "layer/host/gap")
+    return ledger.add("time/least", pipeline.work_bound, layer_time=ledger["layer/least"])
 
 
 def _optimizer(ledger: Ledger) -> None:
@@ -91,16 +123,40 @@ def _stage_time(ledger: Ledger) -> None:
         "layer/backward/time",
         "layer/recompute/time",
         "layer/fsdp/exposed",
+        "layer/host/gap",
     )
+
+
+def _idle_passes(ledger: Ledger) -> None:
+    """Store how many passes a stage idles, of what, and what fills them, by schedule."""
+    c = ledger.columns
+    step_memory.by_schedule(
+        ledger,
+        "pp/idle_passes",
+        {
+            ("none", "gpipe", "zb-h1", "zb-1p", "zb-2p", "1f1b"): (pipeline.idle_passes_1f1b, {}),
+            ("interleaved",): (pipeline.idle_passes_interleaved, {}),
+            ("dualpipe",): (pipeline.idle_passes_dualpipe, {}),
+            ("dualpipe-v",): (pipeline.idle_passes_dualpipe_v, {}),
+        },
+    )
+    code = {name: SCHEDULES.index(name) for name in SCHEDULES}
+    schedule = c["schedule"]
+    dual = schedule >= code["dualpipe"]
+    one = (schedule == code["zb-h1"]) | (schedule == code["zb-1p"])
+    fill = np.select(
+        [dual, one, schedule == code["zb-2p"]], [DUALPIPE_FILL, c["zero_bubble_fill_1"], c["zero_bubble_fill_2"]], 0.0
+    )
+    ledger.keep("symbol/weight_fill", fill)
+    ledger.keep("symbol/idle_backwards", np.where(dual, 2.0, 1.0))
+    ledger.keep("symbol/zero_bubble", 1.0 * ((schedule >= code["zb-h1"]) & (schedule <= code["zb-2p"])))
 
 
 def _pipeline(ledger: Ledger) -> None:
     c = ledger.columns
     depth, last = ledger["stage/layers/second"], ledger["stage/layers/last"]
-    gap = ledger.add("layer/host/gap", layer.scaled_time, time=c["serial_gap_seconds"], factor=1.0)
-    per_layer = ledger["layer/time"] + gap
-    stage = ledger.add("stage/time", layer.scaled_time, time=per_layer, factor=depth)
-    ledger.add("stage/last-layers", layer.scaled_time, time=per_layer, factor=last)
+    stage = ledger.add("stage/time", layer.scaled_time, time=ledger["layer/time"], factor=depth)
+    ledger.add("stage/last-layers", layer.scaled_time, time=ledger["layer/time"], factor=last)
     ledger.total("stage/last", "stage/last-layers", "head/time")
     ledger.maximum("stage/slowest", "stage/time", "stage/last")
     transfer = ledger.add(
@@ -111,42 +167,28 @@ def _pipeline(ledger: Ledger) -> None:
     )
     forward = ledger["layer/forward/time"] * depth
     weight = ledger["layer/weight-gradient/trained"] * depth
-    backward = stage - forward
-    used = set(np.unique(c["schedule"]).astype(int).tolist())
-    cases: dict[int, str] = {}
-
-    def case(name: str, function, **given) -> None:  # type: ignore[no-untyped-def]
-        code = SCHEDULES.index(name)
-        if code in used:
-            cases[code] = f"pp/bubble/{name}"
-            ledger.add(cases[code], function, **given)
-
-    times = {"forward_time": forward, "backward_time": backward, "weight_time": weight}
-    full = stage + transfer
-    for name in ("none", "gpipe", "1f1b"):
-        case(name, pipeline.fill_drain_bubble, stage_time=full)
-    case("interleaved", pipeline.interleaved_bubble, stage_time=full)
-    for name, fill in (("zb-h1", "1"), ("zb-1p", "1"), ("zb-2p", "2")):
-        weight_fill = c[f"zero_bubble_fill_{fill}"]
-        case(name, pipeline.zero_bubble_bubble, stage_time=full, weight_time=weight, weight_fill=weight_fill)
-    case("dualpipe", pipeline.dualpipe_bubble, **times)
-    case("dualpipe-v", pipeline.dualpipe_v_bubble, **times)
-    ledger.choose("pp/bubble", c["schedule"], cases)
-    ledger.add("pp/steady", pipeline.steady_time, slowest_stage=ledger["stage/slowest"])
-    ledger.add("pp/p2p", pipeline.steady_time, slowest_stage=transfer)
-    ledger.total("pp/scheduled", "pp/steady", "pp/p2p", "pp/bubble")
-    if used & {SCHEDULES.index(n) for n in ("zb-h1", "zb-1p", "zb-2p")}:
+    times = {"forward_time": forward, "backward_time": stage - forward, "weight_time": weight}
+    shares = {n: ledger[f"symbol/{n}"] for n in ("weight_fill", "idle_backwards")}
+    ledger.add(
+        "pp/bubble",
+        pipeline.bubble_time,
+        idle_passes=ledger["pp/idle_passes"],
+        transfer_time=transfer,
+        **times,
+        **shares,
+    )
+    ledger.add("time/compute", pipeline.steady_time, slowest_stage=ledger["stage/slowest"])
+    ledger.add("time/pp/p2p", pipeline.steady_time, slowest_stage=transfer)
+    zero_bubble = ledger["symbol/zero_bubble"]
+    if np.any(zero_bubble > 0):
+        ledger.total("pp/scheduled", "time/compute", "time/pp/p2p", "pp/bubble")
         floor = ledger.add("pp/critical-path", pipeline.zero_bubble_floor, **times)
-        zero_bubble = (c["schedule"] >= SCHEDULES.index("zb-h1")) & (c["schedule"] <= SCHEDULES.index("zb-2p"))
         ledger.add(
-            "pp/floor-excess",
-            pipeline.excess_time,
-            floor=floor * zero_bubble,
-            time=ledger["pp/scheduled"],
+            "pp/floor-excess", pipeline.excess_time, floor=floor * zero_bubble, time=ledger["pp/scheduled"]
         )
-        ledger.total("pp/idle", "pp/bubble", "pp/floor-excess")
+        ledger.total("time/pp/bubble", "pp/bubble", "pp/floor-excess")
     else:
-        ledger.total("pp/idle", "pp/bubble")
+        ledger.total("time/pp/bubble", "pp/bubble")
 
 
 def _data_parallel(ledger: Ledger) -> None:
@@ -166,49 +208,48 @@ def _data_parallel(ledger: Ledger) -> None:
 
 
 def _step(ledger: Ledger) -> None:
-    """Store the step as disjoint terms that add up to it."""
+    ledger.total("time/dp/exposed", "dp/exposed")
+    ledger.total("time/optimizer", "optimizer/time")
+    parts = ("time/compute", "time/pp/p2p", "time/pp/bubble", "time/dp/exposed", "time/optimizer")
+    ledger.total("time/synchronous", *parts)
+    factor = ledger.add("step/straggler", data_parallel.straggler_factor)
+    ledger.add("time/stragglers", layer.scaled_time, time=ledger["time/synchronous"], factor=factor - 1)
+    ledger.total("time/step", *parts, "time/stragglers")
+
+
+def _breakdown(ledger: Ledger) -> None:
+    """Store the parts of `time/compute` by kind of work."""
     c = ledger.columns
-    m, depth = c["micro_batches"], ledger["stage/layers/second"]
-    last = ledger["stage/layers/last"]
-    deepest = np.where(ledger["stage/last"] >= ledger["stage/time"], last, depth)
-    layers = m * deepest
+    head_decides = 1.0 * (ledger["stage/last"] >= ledger["stage/time"])
+    deepest = np.where(head_decides > 0, ledger["stage/layers/last"], ledger["stage/layers/second"])
+    layers = c["micro_batches"] * deepest
+    device = {d: ledger[f"layer/{d}/device"] for d in ("forward", "backward")}
+    gemm = {
+        "forward": ledger["layer/forward/gemm"],
+        "backward": ledger["layer/activation-gradient/gemm"] + ledger["layer/weight-gradient/trained"],
+    }
     parts = {
-        "forward/gemm": ledger["layer/forward/gemm"],
-        "forward/attention": ledger["layer/forward/attention"],
-        "backward/gemm": ledger["layer/activation-gradient/gemm"] + ledger["layer/weight-gradient/trained"],
-        "backward/attention": ledger["layer/backward/attention"],
-        "forward/elementwise": ledger["layer/forward/device"]
-        - ledger["layer/forward/gemm"]
-        - ledger["layer/forward/attention"],
-        "backward/elementwise": ledger["layer/backward/device"]
-        - ledger["layer/activation-gradient/gemm"]
-        - ledger["layer/weight-gradient/trained"]
-        - ledger["layer/backward/attention"],
         "host": ledger["layer/forward/busy"]
         + ledger["layer/backward/busy"]
-        - ledger["layer/forward/device"]
-        - ledger["layer/backward/device"]
+        - device["forward"]
+        - device["backward"]
         + ledger["layer/host/gap"],
         "recompute": ledger["layer/recompute/time"],
         "fsdp/exposed": ledger["layer/fsdp/exposed"],
     }
+    for direction in ("forward", "backward"):
+        attention = ledger[f"layer/{direction}/attention"]
+        parts[f"{direction}/gemm"] = gemm[direction]
+        parts[f"{direction}/attention"] = attention
+        parts[f"{direction}/elementwise"] = device[direction] - gemm[direction] - attention
     for kind in ("tp", "cp", "ep"):
         paths = [f"layer/{direction}/{kind}/exposed" for direction in ("forward", "backward")]
         if paths[0] in ledger:
             parts[f"{kind}/exposed"] = ledger[paths[0]] + ledger[paths[1]]
     for name, time in parts.items():
         ledger.add(f"time/{name}", layer.scaled_time, time=time, factor=layers)
-    head = np.where(ledger["stage/last"] >= ledger["stage/time"], 1.0, 0.0)
-    ledger.add("time/head", layer.scaled_time, time=ledger["head/time"], factor=m * head)
-    ledger.add("time/pp/bubble", layer.scaled_time, time=ledger["pp/idle"], factor=1.0)
-    ledger.add("time/pp/p2p", layer.scaled_time, time=ledger["pp/p2p"], factor=1.0)
-    ledger.add("time/dp/exposed", layer.scaled_time, time=ledger["dp/exposed"], factor=1.0)
-    ledger.add("time/optimizer", layer.scaled_time, time=ledger["optimizer/time"], factor=1.0)
-    names = [f"time/{n}" for n in (*parts, "head", "pp/bubble", "pp/p2p", "dp/exposed", "optimizer")]
-    ledger.total("time/synchronous", *names)
-    factor = ledger.add("step/straggler", data_parallel.straggler_factor)
-    ledger.add("time/stragglers", layer.scaled_time, time=ledger["time/synchronous"], factor=factor - 1)
-    ledger.total("time/step", *names, "time/stragglers")
+    ledger.add("time/head", layer.scaled_time, time=ledger["head/time"], factor=c["micro_batches"] * head_decides)
+    ledger.total("time/compute/parts", *[f"time/{name}" for name in (*parts, "head")])
 
 
 def _metrics(ledger: Ledger) -> None:

@@ -22,54 +22,66 @@ def micro_batches(global_batch: Count, dp: Count, micro_batch: Count) -> Count:
     return np.ceil(global_batch / (dp * micro_batch))
 
 
-@formula(symbol="t_bubble", cite="narayanan2021", valid="1F1B and GPipe")
-def fill_drain_bubble(pp: Count, stage_time: Seconds) -> Seconds:
-    """Idle time of a pipeline that fills and drains once: (p-1)·(F+B+W).
+@formula(symbol="i_1F1B", cite="narayanan2021", valid="1F1B, GPipe, zero bubble")
+def idle_passes_1f1b(pp: Count) -> Count:
+    """Micro-batches for which a stage idles while the pipeline fills and drains: p-1.
 
-    >>> float(fill_drain_bubble(4, 2.0))
-    6.0
+    >>> float(idle_passes_1f1b(4))
+    3.0
     """
-    return (pp - 1) * stage_time
+    return pp - 1.0
 
 
-@formula(symbol="t_bubble", cite="narayanan2021", valid="pp divides the micro-batches")
-def interleaved_bubble(pp: Count, vpp: Count, stage_time: Seconds) -> Seconds:
-    """Idle time of the interleaved schedule: (p-1)/v·(F+B+W).
+@formula(symbol="i_int", cite="narayanan2021", valid="pp divides the micro-batches")
+def idle_passes_interleaved(pp: Count, vpp: Count) -> Count:
+    """Idle micro-batches of the interleaved schedule: (p-1)/v.
 
-    >>> float(interleaved_bubble(4, 3, 2.0))
+    >>> float(idle_passes_interleaved(4, 3))
+    1.0
+    """
+    return (pp - 1) / vpp
+
+
+@formula(symbol="i_DP", cite="deepseek2024", valid="pp even")
+def idle_passes_dualpipe(pp: Count) -> Count:
+    """Idle passes of DualPipe, which feeds the pipeline from both ends: p/2-1.
+
+    >>> float(idle_passes_dualpipe(8))
+    3.0
+    """
+    return np.maximum(pp / 2 - 1, 0.0)
+
+
+@formula(symbol="i_DPV", cite="deepseek2024", valid="two half stages per rank")
+def idle_passes_dualpipe_v(pp: Count) -> Count:
+    """Idle passes of DualPipe-V, whose ranks hold two half stages: (p-1)/2.
+
+    >>> float(idle_passes_dualpipe_v(5))
     2.0
     """
-    return (pp - 1) / vpp * stage_time
+    return (pp - 1) / 2
 
 
-@formula(symbol="t_bubble", cite="qi2024", valid="weight_fill 2 (H1), 3 (2p) in the ideal")
-def zero_bubble_bubble(pp: Count, stage_time: Seconds, weight_time: Seconds, weight_fill: Ratio) -> Seconds:
-    """Idle time when weight gradients fill the bubble: (p-1)·(F+B+W - fill·W), never negative.
+@formula(symbol="t_bubble", cite="qi2024", valid="all schedules; never negative")
+def bubble_time(
+    idle_passes: Count,
+    forward_time: Seconds,
+    backward_time: Seconds,
+    weight_time: Seconds,
+    transfer_time: Seconds,
+    idle_backwards: Count,
+    weight_fill: Ratio,
+) -> Seconds:
+    """Idle time of a stage: per idle pass a forward, `idle_backwards` backwards and the transfers, less filled in work.
 
-    >>> float(zero_bubble_bubble(5, 3.0, 1.0, 2.0))
-    4.0
+    1F1B and interleaved: F + B. Zero bubble: F + B - fill·W with fill 2 (H1) or 3 (2p) in the ideal.
+    DualPipe: F + 2·B - 3·W. B includes the weight gradients W.
+
+    >>> float(bubble_time(3, 1.0, 2.0, 1.0, 0.0, 1, 0)), float(bubble_time(3, 1.0, 2.0, 1.0, 0.0, 2, 3))
+    (9.0, 6.0)
     """
-    return (pp - 1) * np.maximum(stage_time - weight_fill * weight_time, 0.0)
-
-
-@formula(symbol="t_bubble", cite="deepseek2024", valid="pp even")
-def dualpipe_bubble(pp: Count, forward_time: Seconds, backward_time: Seconds, weight_time: Seconds) -> Seconds:
-    """Idle time of DualPipe: (p/2-1)·(F + 2·(B+W) - 3·W).
-
-    >>> float(dualpipe_bubble(8, 1.0, 2.0, 1.0))
-    6.0
-    """
-    return np.maximum(pp / 2 - 1, 0.0) * np.maximum(forward_time + 2 * backward_time - 3 * weight_time, 0.0)
-
-
-@formula(symbol="t_bubble", cite="deepseek2024", valid="two half stages per rank")
-def dualpipe_v_bubble(pp: Count, forward_time: Seconds, backward_time: Seconds, weight_time: Seconds) -> Seconds:
-    """Idle time of DualPipe-V, whose ranks hold two half stages: (p-1)/2·(F + 2·(B+W) - 3·W).
-
-    >>> float(dualpipe_v_bubble(5, 1.0, 2.0, 1.0))
-    4.0
-    """
-    return (pp - 1) / 2 * np.maximum(forward_time + 2 * backward_time - 3 * weight_time, 0.0)
+    work = forward_time + idle_backwards * backward_time - weight_fill * weight_time
+    return idle_passes * (np.maximum(work, 0.0) + transfer_time)
 
 
 @formula(symbol="t_dep", cite="qi2024", valid="weight gradients of the last micro-batch cannot be moved")
@@ -92,6 +104,20 @@ def steady_time(micro_batches: Count, slowest_stage: Seconds) -> Seconds:
     4.0
     """
     return micro_batches * slowest_stage
+
+
+@formula(symbol="t_min", cite="narayanan2021", valid="any pp and dp whose product is n/(t·c)")
+def work_bound(
+    global_batch: Count, micro_batch: Count, layers: Count, tp: Count, cp: Count, n_gpus: Count, layer_time: Seconds
+) -> Seconds:
+    """Least time of a step: all layers of all micro-batches, spread evenly over the replicas and stages.
+
+    However n/(t·c) ranks are split into stages and replicas, m·L/p is at least B·L·t·c/(b·n).
+
+    >>> float(work_bound(64, 1, 32, 2, 1, 16, 0.01))
+    2.56
+    """
+    return global_batch * layers * tp * cp / (micro_batch * n_gpus) * layer_time
 
 
 @formula(symbol="2v·t_p2p", cite="narayanan2021", valid="pp > 1")
