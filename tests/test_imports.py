@@ -20,8 +20,8 @@ RANKS = (
     ("ledger", "rows"),
     ("formulas",),
     ("catalog", "hardware", "model*"),
-    ("profile", "efficiency*"),
-    ("candidates", "estimate", "job*"),
+    ("profile", "efficiency*", "bands"),
+    ("bands", "candidates", "estimate", "job*"),
     ("rank", "search*", "explain*", "validat*", "render"),
     ("cli", "__main__"),
 )
