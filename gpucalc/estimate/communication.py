@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpucalc.formulas import collectives, data_parallel, expert_exchange, layer, topology
-from gpucalc.ledger import Ledger
+from gpucalc.ledger import Columns, Ledger
 from gpucalc.vocabulary import CP_KINDS, WIRINGS
 
 ELEMENT = 2.0  # bytes of a 16-bit activation on the wire
@@ -54,6 +54,7 @@ def _tensor_parallel(ledger: Ledger) -> None:
     gather = ledger.add("layer/tp/all-gather", collectives.all_gather_time, message=message, **group)
     scatter = ledger.add("layer/tp/reduce-scatter", collectives.reduce_scatter_time, message=message, **group)
     per_block = np.where(c["sequence_parallel"] > 0, gather + scatter, whole)
+    ledger.keep("layer/tp/blocks", blocks)
     ledger.add("layer/tp/time", layer.scaled_time, time=per_block, factor=blocks)
     for direction in ("forward", "backward"):
         ledger.add(
@@ -71,7 +72,7 @@ def _context_parallel(ledger: Ledger) -> None:
     cp, tp = c["cp"], c["tp"]
     share = c["attention_layers"] / c["layers"]
     kv_width = np.maximum(c["kv_heads"] / tp, 1.0) * (c["head_dim"] + c["v_head_dim"])
-    block = ELEMENT * c["tokens"] * kv_width
+    block = ledger.keep("layer/cp/block", ELEMENT * c["tokens"] * kv_width)
     group = place(ledger, "cp", cp, tp)
     hop = ledger.add(
         "layer/cp/hop",
@@ -119,7 +120,7 @@ def _expert_parallel(ledger: Ledger) -> None:
         ranks_per_domain=group["ranks_per_domain"],
         experts_per_token=_at_least_one(c["experts_per_token"]),
     )
-    message = ELEMENT * c["tokens"] / c["tp"] * c["experts_per_token"] * c["hidden"]
+    message = ledger.keep("layer/ep/message", ELEMENT * c["tokens"] / c["tp"] * c["experts_per_token"] * c["hidden"])
     one = ledger.add(
         "layer/ep/all-to-all", collectives.all_to_all_time, message=message, remote_share=remote, **group
     )
@@ -135,8 +136,8 @@ def _at_least_one(value: Any) -> Any:
 def add_pipeline_transfer(ledger: Ledger) -> None:
     """Store the time of one hop between pipeline stages."""
     c = ledger.columns
-    split = np.where(c["p2p_scattered"] > 0, c["tp"], c["sequence_ranks"])
-    hop = ledger.add(
+    split = ledger.keep("pp/split", np.where(c["p2p_scattered"] > 0, c["tp"], c["sequence_ranks"]))
+    ledger.add(
         "pp/hop",
         collectives.point_to_point_time,
         message=ELEMENT * c["tokens"] * c["hidden"] / split,
@@ -144,7 +145,11 @@ def add_pipeline_transfer(ledger: Ledger) -> None:
         point_to_point_efficiency=c["link_efficiency"],
         network_startup=c["p2p_network_startup"],
     )
-    del hop
+
+
+def kinds(columns: Columns) -> tuple[str, ...]:
+    """Kinds of parameters that are reduced over groups of their own: dense, and experts where there are any."""
+    return ("dense", "experts") if np.any(columns["moe_layers"] > 0) else ("dense",)
 
 
 def add_data_parallel(ledger: Ledger) -> None:
@@ -155,18 +160,17 @@ def add_data_parallel(ledger: Ledger) -> None:
     c = ledger.columns
     trained = c["trains_base"]
     groups = {
-        "dense": (c["replicas"], c["shards"], c["tp"], "dense"),
-        "experts": (c["expert_replicas"], c["expert_shards"], c["ep"] * c["etp"], "experts"),
+        "dense": (c["replicas"], c["shards"], c["tp"]),
+        "experts": (c["expert_replicas"], c["expert_shards"], c["ep"] * c["etp"]),
     }
-    if not np.any(c["moe_layers"] > 0):
-        groups.pop("experts")
-    for name, (replicas, shards, stride, kind) in groups.items():
+    for name in kinds(c):
+        replicas, shards, stride = groups[name]
         everyone = place(ledger, f"dp/{name}", replicas, stride)
         sharers = place(ledger, f"shard/{name}", shards, stride)
         sharers["network_bandwidth"] = (
             sharers.get("network_bandwidth", c["network_bandwidth"]) * c["sharded_bandwidth_ratio"]
         )
-        stage = ledger[f"stage/parameters/{kind}"]
+        stage = ledger[f"stage/parameters/{name}"]
         gradients = ledger.add(
             f"dp/{name}/gradients", data_parallel.gradient_message, parameters=stage * trained + c["adapter_parameters"]
         )
@@ -179,7 +183,7 @@ def add_data_parallel(ledger: Ledger) -> None:
         ledger.add(f"dp/{name}/reduce-scatter", collectives.reduce_scatter_time, message=gradients, **sharers)
         ledger.add(f"dp/{name}/all-gather", collectives.all_gather_time, message=weights, **sharers)
         ledger.add(f"dp/{name}/copies", collectives.all_reduce_time, message=gradients / shards, **copies)
-        per_layer = ledger[f"layer/parameters/{kind}"]
+        per_layer = ledger[f"layer/parameters/{name}"]
         ledger.add(
             f"fsdp/{name}/all-gather",
             collectives.all_gather_time,
@@ -193,6 +197,6 @@ def add_data_parallel(ledger: Ledger) -> None:
             **sharers,
         )
     for collective in ("all-reduce", "reduce-scatter", "all-gather", "copies"):
-        ledger.total(f"dp/{collective}", *[f"dp/{name}/{collective}" for name in groups])
+        ledger.total(f"dp/{collective}", *[f"dp/{name}/{collective}" for name in kinds(c)])
     for collective in ("all-gather", "reduce-scatter"):
-        ledger.total(f"fsdp/{collective}", *[f"fsdp/{name}/{collective}" for name in groups])
+        ledger.total(f"fsdp/{collective}", *[f"fsdp/{name}/{collective}" for name in kinds(c)])

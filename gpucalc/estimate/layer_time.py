@@ -58,7 +58,6 @@ def _positive(value: Any) -> Any:
 
 def _product(ledger: Ledger, name: str, m: Any, n: Any, k: Any, kind_layers: Any, *, factor: Any = 1.0) -> None:
     """Store forward, activation-gradient and weight-gradient time of one matrix of the average layer."""
-    c = ledger.columns
     m, n, k = _positive(m), _positive(n), _positive(k)
     shapes = {"forward": (m, n, k), "activation-gradient": (m, k, n), "weight-gradient": (n, k, m)}
     for direction, (rows, columns, depth) in shapes.items():
@@ -68,7 +67,6 @@ def _product(ledger: Ledger, name: str, m: Any, n: Any, k: Any, kind_layers: Any
             ledger.add(f"{path}/group", layer.scaled_time, time=ledger[f"{path}/one"], factor=factor)
         one = ledger[f"{path}/group"] if f"{path}/group" in ledger else ledger[f"{path}/one"]
         ledger.add(path, layer.mean_over_layers, time=one, kind_layers=kind_layers)
-    del c
 
 
 def _projections(ledger: Ledger) -> None:

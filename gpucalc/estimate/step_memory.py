@@ -242,6 +242,7 @@ def add_memory_detail(ledger: Ledger) -> None:
         ledger.choose(f"memory/{part}", worst, {i: f"memory/{stage}/{part}" for i, stage in enumerate(STAGES)})
     for part in ("activations", "passing"):
         ledger.choose(f"memory/{part}", worst, {i: f"{part}/{stage}/chosen" for i, stage in enumerate(STAGES)})
+    ledger.total("memory/parts", *[f"memory/{part}" for part in PARTS])
 
 
 def _stage_parts(stage: str, name: str) -> tuple[str, ...]:

@@ -55,6 +55,8 @@ def estimate_training(columns: Columns, *, detail: bool = False, trace: bool = F
     if detail or trace:
         step_memory.add_memory_detail(ledger)
         _breakdown(ledger)
+        _traffic(ledger)
+        _bounds(ledger)
     return ledger
 
 
@@ -250,6 +252,52 @@ def _breakdown(ledger: Ledger) -> None:
         ledger.add(f"time/{name}", layer.scaled_time, time=time, factor=layers)
     ledger.add("time/head", layer.scaled_time, time=ledger["head/time"], factor=c["micro_batches"] * head_decides)
     ledger.total("time/compute/parts", *[f"time/{name}" for name in (*parts, "head")])
+
+
+def _traffic(ledger: Ledger) -> None:
+    """Store the bytes that one GPU hands to each kind of communication in a step, and their unhidden time."""
+    c = ledger.columns
+    m = c["micro_batches"]
+    layers = m * ledger["stage/layers/second"]
+    zero, trained = c["zero_stage"], c["trains_base"]
+    activation = communication.ELEMENT * ledger["symbol/tokens"] * c["hidden"]
+    messages = {
+        "tp": (activation * (c["tp"] > 1), 4 * layers * ledger["layer/tp/blocks"]),
+        "pp": (activation / ledger["pp/split"] * (c["pp"] > 1), 2 * m * c["vpp"]),
+    }
+    times = {"tp": (2 * ledger["layer/tp/time"], layers), "pp": (ledger["pp/hop"] * (c["pp"] > 1), 2 * m * c["vpp"])}
+    if "layer/cp/block" in ledger:
+        messages["cp"] = (ledger["layer/cp/block"] * (c["cp"] - 1), 3 * layers)
+        times["cp"] = (3 * ledger["layer/cp/time"] * (c["cp"] > 1), layers)
+    if "layer/ep/message" in ledger:
+        messages["ep"] = (ledger["layer/ep/message"], 4 * layers * c["moe_layers"] / c["layers"])
+        times["ep"] = (2 * ledger["layer/ep/time"], layers)
+    sharded = zero >= 3
+    gradients = sum(ledger[f"dp/{kind}/gradients"] for kind in communication.kinds(c))
+    weights = sum(ledger[f"dp/{kind}/weights"] for kind in communication.kinds(c))
+    many = c["dp"] * c["cp"] > 1
+    once = gradients + weights * ((zero == 1) | (zero == 2))
+    each = m * (2 * weights + gradients * trained)
+    messages["dp"] = (np.where(sharded, each, once) * many, 1.0)
+    reduce = np.where(zero == 0, ledger["dp/all-reduce"], ledger["dp/reduce-scatter"] + ledger["dp/all-gather"])
+    per_layer = 2 * ledger["fsdp/all-gather"] + ledger["fsdp/reduce-scatter"]
+    times["dp"] = (np.where(sharded, per_layer * layers, reduce + ledger["dp/copies"]), 1.0)
+    for kind, (message, count) in messages.items():
+        ledger.add(f"traffic/{kind}", layer.repeated_message, message=message, times=count)
+    ledger.total("traffic/step", *[f"traffic/{kind}" for kind in messages])
+    for kind, (time, count) in times.items():
+        ledger.add(f"communication/{kind}", layer.scaled_time, time=time, factor=count)
+    ledger.total("communication/step", *[f"communication/{kind}" for kind in times])
+
+
+def _bounds(ledger: Ledger) -> None:
+    """Store what the step would take with all communication hidden, and with none."""
+    exposed = [p for p in ("time/tp/exposed", "time/cp/exposed", "time/ep/exposed", "time/fsdp/exposed") if p in ledger]
+    hidden = sum(ledger[path] for path in exposed)
+    ledger.add("bounds/compute", layer.scaled_time, time=ledger["time/compute"] - hidden, factor=1.0)
+    ledger.total("bounds/work", "bounds/compute", "time/optimizer")
+    ledger.maximum("bounds/lower", "bounds/work", "communication/step")
+    ledger.total("bounds/upper", "bounds/work", "time/pp/bubble", "communication/step", "time/stragglers")
 
 
 def _metrics(ledger: Ledger) -> None:

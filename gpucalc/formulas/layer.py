@@ -216,6 +216,16 @@ def scaled_time(time: Seconds, factor: Ratio) -> Seconds:
     return time * factor
 
 
+@formula(symbol="S·n", cite="thakur2005", valid="payload of the collectives, before their algorithm's factor")
+def repeated_message(message: Bytes, times: Count) -> Bytes:
+    """Bytes handed to a collective that runs `times` times in a step.
+
+    >>> float(repeated_message(1e6, 96))
+    96000000.0
+    """
+    return message * times
+
+
 @formula(symbol="t_exposed", cite="gpucalc-calibration", valid="0 <= hidden_share <= 1")
 def exposed_time(communication: Seconds, window: Seconds, hidden_share: Ratio, residual: Ratio) -> Seconds:
     """Communication that compute does not hide.
