@@ -66,16 +66,13 @@ def resolve(
     if problems:
         raise UsageError(*problems)
     columns = {
-        **software.values,
         **model_columns(model),
         **device_columns(cluster.device, precision, db),
         **cluster_columns(cluster, db),
         **layout_columns(full),
-        **precision_columns(full, model, cluster.device, software, precision),
+        **software_columns(full, model, cluster.device, software),
         "causal_flops": float(causal_flops),
     }
-    columns["link_efficiency"] = software.values["training_link_efficiency"]
-    columns["network_efficiency"] = software.values["training_network_efficiency"]
     return Job(full, columns, model, cluster, software, tuple(warnings))
 
 
@@ -193,7 +190,6 @@ def complete(
     full.setdefault("optimizer", "adam")
     full.setdefault("method", "full")
     full.setdefault("flash_attention", str(defaults["flash_attention"]))
-    full.setdefault("fused_norm", bool(defaults["fused_norm"]))
     full.setdefault("dropout", bool(defaults.get("dropout", False)))
     full.setdefault("mem_counter", "reserved")
     return full
@@ -341,11 +337,9 @@ def layout_columns(cells: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def precision_columns(
-    cells: Mapping[str, Any], model: Model, device: Device, profile: Profile, precision: str
-) -> dict[str, float]:
-    """What precision, optimizer, method and kernels decide: bytes per parameter, flags, factors."""
-    constants, method = profile.values, cells["method"]
+def software_columns(cells: Mapping[str, Any], model: Model, device: Device, profile: Profile) -> dict[str, float]:
+    """The profile's constants, and what they decide with precision, optimizer and method: bytes, flags, factors."""
+    constants, method, precision = profile.values, cells["method"], cells["precision"]
     single = precision in {"fp32", "tf32"}
     kind = "fp16" if precision == "fp16" else "bf16"
     gradient = constants[f"gradient_bytes_{kind}"]
@@ -363,11 +357,14 @@ def precision_columns(
         share = (model.parameters_embedding + model.parameters_head) / model.parameters_total
         weight = frozen if frozen == weight else frozen * (1 - share) + weight * share
     kernel = cells["flash_attention"]
-    kernel = profile.defaults["flash_kernel"] if kernel == "yes" else kernel
-    generation = profile.kernel_generation.get(kernel, {})
+    kernel = profile.defaults["flash_kernel"] if kernel in {"yes", "no"} else kernel
     counter = COUNTERS[cells["mem_counter"]]
+    fused = cells.get("fused_norm")
     adapters = 0.0 if trains else _adapter_parameters(model)
     return {
+        **constants,
+        "link_efficiency": constants["training_link_efficiency"],
+        "network_efficiency": constants["training_network_efficiency"],
         "weight_bytes": weight,
         "weight_comm_bytes": 4.0 if single else 2.0,
         "gradient_bytes": gradient,
@@ -381,11 +378,24 @@ def precision_columns(
         "adapter_state_bytes": ADAPTER_STATE_BYTES,
         "dequantises": float(method == "qlora"),
         "flash": float(cells["flash_attention"] != "no"),
-        "kernel_generation": generation.get(device.arch, generation.get("default", 1.0)),
-        "fused_norm": float(cells["fused_norm"]),
+        "kernel_generation": profile.by_architecture(f"flash_rate_{kernel}", device.arch),
+        "full_head_dim": 1.0 if kernel == "fa1" else 128.0,  # FlashAttention 1 is no slower for small heads
+        "unfused_norm_share": constants["unfused_share"] if fused is None else float(not fused),
+        **power_columns(device, profile),
         "dropout": float(cells["dropout"]),
         "counter_factor": constants[f"{counter}_factor"],
         "counter_fixed": constants[f"{counter}_fixed"],
+    }
+
+
+def power_columns(device: Device, profile: Profile) -> dict[str, float]:
+    """The board's power limit over the reference of its architecture, and the clock held there."""
+    family = device.arch.split()[0].casefold()
+    reference = profile.constants.get(f"reference_watts_{family}")
+    share = device.tdp_watts / reference.value if reference and device.tdp_watts else 1.0
+    return {
+        "power_share": share,
+        "clock_at_reference": profile.by_architecture("sustained_clock", device.arch, "_other"),
     }
 
 

@@ -41,12 +41,17 @@ class Profile:
     until: str
     constants: dict[str, Constant]
     defaults: dict[str, Any]
-    kernel_generation: dict[str, dict[str, float]]  # flash kernel → architecture → share of the vendor kernel's rate
 
     @property
     def values(self) -> dict[str, float]:
         """constant → value in SI."""
         return {name: constant.value for name, constant in self.constants.items()}
+
+    def by_architecture(self, name: str, arch: str, default: str = "") -> float:
+        """The constant `name` of an architecture's family (Blackwell Ultra is Blackwell), else its default."""
+        family = arch.split()[0].casefold() if arch else ""
+        found = self.constants.get(f"{name}_{family}") or self.constants[f"{name}{default}"]
+        return found.value
 
     def covers(self, date: str) -> bool:
         """Whether the profile describes software of that month (YYYY-MM)."""
@@ -74,10 +79,9 @@ def load_profile(name: str, dirs: tuple[Path, ...]) -> Profile:
     constants = dict(base.constants) if base else {}
     constants |= {n: _constant(path.name, n, c) for n, c in raw.get("constants", {}).items()}
     defaults = {**(base.defaults if base else {}), **raw.get("defaults", {})}
-    generation = raw.get("kernel_generation", base.kernel_generation if base else {})
     words = tuple(str(f).casefold() for f in raw.get("frameworks", ()))
     since, until = str(raw.get("since", "")), str(raw.get("until", ""))
-    return Profile(name, str(raw.get("title", name)), words, since, until, constants, defaults, generation)
+    return Profile(name, str(raw.get("title", name)), words, since, until, constants, defaults)
 
 
 def profile_names(dirs: Sequence[Path]) -> list[str]:

@@ -11,7 +11,6 @@ import functools
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from gpucalc import catalog
 from gpucalc.bands import LOW_PRECISION, band, launches_from_host, slow_network

@@ -21,7 +21,7 @@ MEASURED = "time_us"
 LARGE = 1024  # sides of a product from which on launches and edges no longer matter
 
 
-def predict_kernels(kind: str, records: Sequence[Mapping[str, str]], db: Database) -> list[dict[str, Any]]:
+def predict_kernels(kind: str, records: Sequence[dict[str, str]], db: Database) -> list[dict[str, Any]]:
     """The pred_ columns of each record."""
     if kind == "collective":
         from gpucalc.estimate.collectives import evaluate_collective
@@ -49,7 +49,7 @@ def _large(record: Mapping[str, str]) -> bool:
 
 
 def kernel_report(
-    kind: str, records: Sequence[Mapping[str, str]], db: Database, by: Sequence[str] = (), worst: int = 10
+    kind: str, records: Sequence[dict[str, str]], db: Database, by: Sequence[str] = (), worst: int = 10
 ) -> Line:
     """Errors of a kind of kernel: all, large products, by device and by what the kind has beside it."""
     measured = [r for r in records if (r.get(MEASURED) or "").strip()]

@@ -11,7 +11,7 @@ from gpucalc.validation import FAMILY_TITLES, SHIPPED, Checked
 def draw(rows: Sequence[Checked], path: str) -> None:
     """Write the picture; UsageError where the plotting library is not installed or no row has a time."""
     try:
-        import matplotlib
+        import matplotlib  # type: ignore[import-not-found,unused-ignore]
     except ImportError:
         raise UsageError("--plot needs matplotlib; install it with: pip install 'gpucalc[plot]'") from None
     matplotlib.use("Agg")

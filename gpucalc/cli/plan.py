@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -177,17 +177,17 @@ def _narrowed(rows: list[dict[str, Any]], columns: str | None) -> list[dict[str,
 def _table(rows: list[dict[str, Any]], form: str, header: bool) -> None:
     from gpucalc.render.table import table
 
-    best = min((r["pred_step_time_s"] for r in rows if r.get("pred_step_time_s")), default=None)
-    shown = [{**row, "tie": _tied(row, best), "band": _band(row)} for row in rows]
+    shown = [{**row, "tie": tie, "band": _band(row)} for row, tie in zip(rows, _ties(rows), strict=True)]
     sys.stdout.write(table(_TABLE, shown, markdown=form == "md", header=header) + "\n")
 
 
-def _tied(row: Mapping[str, Any], best: float | None) -> str:
-    """ "=" for a step time that the model cannot tell from the best one."""
+def _ties(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """ "=" beside each row whose step time the model cannot tell from the fastest one's."""
     from gpucalc.search import TIE
 
-    time = row.get("pred_step_time_s")
-    return "=" if best and time and time != best and time <= best * (1 + TIE) else ""
+    times = [row["pred_step_time_s"] for row in rows]
+    fastest = min(range(len(times)), key=times.__getitem__, default=0)
+    return ["=" if i != fastest and time <= times[fastest] * (1 + TIE) else "" for i, time in enumerate(times)]
 
 
 def _band(row: Mapping[str, Any]) -> str:
@@ -198,8 +198,7 @@ def _band(row: Mapping[str, Any]) -> str:
 
 
 def _footer(result: Any) -> list[str]:
-    best = min((r["pred_step_time_s"] for r in result.rows if r.get("pred_step_time_s")), default=None)
-    tied = any(_tied(row, best) for row in result.rows)
+    tied = any(_ties(result.rows))
     facts = result.job
     lines = [
         "",

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gpucalc.formulas import attention, flops, layer, parameters, roofline
+from gpucalc.formulas import attention, flops, layer, parameters, power, roofline
 from gpucalc.ledger import Ledger
 
 # Columns a layer's compute time does not depend on.
@@ -33,6 +33,7 @@ HALF = "half_"  # prefix of the kernel constants that hold for 16-bit products
 
 def add_layer_time(ledger: Ledger) -> None:
     """Store the times of one layer's forward and backward pass and of the head (per micro-batch and rank)."""
+    ledger.define("sustained_clock", power.sustained_clock)
     define_shapes(ledger)
     _projections(ledger)
     _attention(ledger)
@@ -183,12 +184,18 @@ def _attention(ledger: Ledger) -> None:
 def _elementwise(ledger: Ledger) -> None:
     c = ledger.columns
     ledger.add("layer/traffic/fused", layer.elementwise_traffic)
-    ledger.add("layer/traffic/norm", layer.unfused_norm_traffic, extra_norm_bytes=c["unfused_norm_bytes"])
-    ledger.total("layer/traffic/elementwise", "layer/traffic/fused", "layer/traffic/norm")
+    ledger.add(
+        "layer/traffic/passes",
+        layer.repeated_message,
+        message=ledger["layer/traffic/fused"],
+        times=c["elementwise_factor"],
+    )
+    ledger.add("layer/traffic/unfused", layer.unfused_traffic)
+    ledger.total("layer/traffic/elementwise", "layer/traffic/passes", "layer/traffic/unfused")
     forward = ledger.add(
         "layer/forward/elementwise",
         roofline.memory_bound_time,
-        traffic=ledger["layer/traffic/elementwise"] * c["elementwise_factor"],
+        traffic=ledger["layer/traffic/elementwise"],
         kernel_launch_seconds=c["elementwise_launch"],
     )
     ledger.add("layer/backward/elementwise", layer.scaled_time, time=forward, factor=c["backward_elementwise_ratio"])

@@ -13,9 +13,7 @@ from gpucalc.units import Count, Flag, Flop, FlopPerSecond, PerSecond, Ratio, Se
 
 
 @formula(symbol="F_mm", cite="chowdhery2022", valid="adapters: no weight gradients of the frozen base")
-def matmul_flops_per_token(
-    matmul_parameters_active: Count, passes: Count, flop_per_multiply_add: Flop = 2.0
-) -> Flop:
+def matmul_flops_per_token(matmul_parameters_active: Count, passes: Count, flop_per_multiply_add: Flop = 2.0) -> Flop:
     """FLOPs of the weight products of one token: 2·N forward and for each gradient (passes 3, or 2 if frozen).
 
     >>> float(matmul_flops_per_token(7e9, 3))
@@ -53,7 +51,9 @@ def attention_flops_per_token(
     >>> float(attention_flops_per_token(32, 2048, 32, 128, 128, 0)) == 12 * 32 * 2048 * 32 * 128
     True
     """
-    return 3 * flop_per_multiply_add * attention_layers * attended * heads * (head_dim + v_head_dim) / (1 + causal_flops)
+    return (
+        3 * flop_per_multiply_add * attention_layers * attended * heads * (head_dim + v_head_dim) / (1 + causal_flops)
+    )
 
 
 @formula(symbol="F_step", cite="chowdhery2022", valid="")

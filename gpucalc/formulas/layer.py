@@ -98,16 +98,31 @@ def elementwise_traffic(
     return tokens * (per_token + qkv_bytes * qkv)
 
 
-@formula(symbol="Q_norm", cite="korthikanti2022", valid="norm not fused")
-def unfused_norm_traffic(
-    tokens: Count, hidden: Count, sequence_ranks: Count, fused_norm: Flag, extra_norm_bytes: Bytes = 20.0
+@formula(symbol="Q_unfused", cite="korthikanti2022", valid="blocks with RMSNorm, rotary embedding and a gated MLP")
+def unfused_traffic(
+    tokens: Count,
+    hidden: Count,
+    sequence_ranks: Count,
+    feed_forward: Count,
+    gated: Flag,
+    qkv: Count,
+    unfused_norm_share: Ratio,
+    unfused_share: Ratio,
+    norm_bytes: Bytes = 60.0,
+    rotary_bytes: Bytes = 20.0,
+    gate_bytes: Bytes = 4.0,
 ) -> Bytes:
-    """Further HBM bytes of a layer whose norms run as separate kernels (cast, square, mean, scale, multiply).
+    """Further HBM bytes of a Llama-type block whose operations run as kernels of their own.
 
-    >>> float(unfused_norm_traffic(10, 100, 1, 0)), float(unfused_norm_traffic(10, 100, 1, 1))
-    (20000.0, 0.0)
+    Two RMSNorms in fp32 (cast, square, mean, scale, cast, weight: 30 B each per element), rotary embedding of q
+    and k (negate, concatenate, two products, sum), the gate's product apart from its activation.
+    LayerNorm and GELU of GPT-type blocks are single kernels everywhere.
+
+    >>> float(unfused_traffic(1, 100, 1, 400, 1, 300, 1.0, 1.0)), float(unfused_traffic(1, 100, 1, 400, 0, 300, 1.0, 1.0))
+    (13600.0, 0.0)
     """
-    return (1 - fused_norm) * extra_norm_bytes * tokens * hidden / sequence_ranks
+    norms = unfused_norm_share * norm_bytes * hidden / sequence_ranks
+    return gated * tokens * (norms + unfused_share * (rotary_bytes * qkv + gate_bytes * feed_forward))
 
 
 @formula(symbol="Q_cast", cite="micikevicius2022", valid="8- and 4-bit matrix products")

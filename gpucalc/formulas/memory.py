@@ -70,7 +70,7 @@ def layer_activations(
     >>> float(layer_activations(1, 100, 1, 300, 100, 400, 0, 0, 0, 1.0))
     3200.0
     """
-    over_hidden = (residual_bytes * (1 - low_precision) + low_residual_bytes * low_precision + dropout_bytes * dropout)
+    over_hidden = residual_bytes * (1 - low_precision) + low_residual_bytes * low_precision + dropout_bytes * dropout
     over_columns = element_bytes * qkv + (element_bytes + low_precision * low_element_bytes) * attention_columns
     tensors = 2.0 + gated
     over_width = tensors * element_bytes - low_precision * low_element_bytes
