@@ -360,9 +360,15 @@ def software_columns(cells: Mapping[str, Any], model: Model, device: Device, pro
     kernel = profile.defaults["flash_kernel"] if kernel in {"yes", "no"} else kernel
     counter = COUNTERS[cells["mem_counter"]]
     fused = cells.get("fused_norm")
+    four_bit = {}
+    if precision in {"nvfp4", "mxfp4"}:
+        four_bit = {f"gemm_{n}": constants[f"fp4_gemm_{n}"] for n in ("efficiency", "k_half")}
+    cast = constants["cast_share_mx" if precision.startswith(("mx", "nv")) else "cast_share"]
     adapters = 0.0 if trains else _adapter_parameters(model)
     return {
         **constants,
+        **four_bit,
+        "cast_share": cast,
         "link_efficiency": constants["training_link_efficiency"],
         "network_efficiency": constants["training_network_efficiency"],
         "weight_bytes": weight,
@@ -378,6 +384,7 @@ def software_columns(cells: Mapping[str, Any], model: Model, device: Device, pro
         "adapter_state_bytes": ADAPTER_STATE_BYTES,
         "dequantises": float(method == "qlora"),
         "flash": float(cells["flash_attention"] != "no"),
+        "serial_gap_seconds": profile.by_architecture("serial_gap_seconds", device.arch),
         "kernel_generation": profile.by_architecture(f"flash_rate_{kernel}", device.arch),
         "full_head_dim": 1.0 if kernel == "fa1" else 128.0,  # FlashAttention 1 is no slower for small heads
         "unfused_norm_share": constants["unfused_share"] if fused is None else float(not fused),

@@ -16,7 +16,7 @@ from typing import Any
 from gpucalc import catalog
 from gpucalc.errors import DataError, unknown
 
-DEFAULT_PROFILE = "megatron-core"
+DEFAULT_FRAMEWORK = "megatron-core"
 FOLDER = "profiles"
 
 
@@ -79,7 +79,7 @@ def load_profile(name: str, dirs: tuple[Path, ...]) -> Profile:
     constants = dict(base.constants) if base else {}
     constants |= {n: _constant(path.name, n, c) for n, c in raw.get("constants", {}).items()}
     defaults = {**(base.defaults if base else {}), **raw.get("defaults", {})}
-    words = tuple(str(f).casefold() for f in raw.get("frameworks", ()))
+    words = (name, *(str(f).casefold() for f in raw.get("frameworks", ())))
     since, until = str(raw.get("since", "")), str(raw.get("until", ""))
     return Profile(name, str(raw.get("title", name)), words, since, until, constants, defaults)
 
@@ -93,17 +93,16 @@ def profile_names(dirs: Sequence[Path]) -> list[str]:
 def choose_profile(framework: str, date: str, dirs: tuple[Path, ...]) -> Profile:
     """The profile whose framework words fit `framework` best at `date` (YYYY-MM, empty: today).
 
-    The longest word that occurs in the text wins; without any the default profile is taken.
+    The longest word that occurs in the text wins, among those the profile with the narrowest dates; without any
+    Megatron-Core is taken.
     """
     text = re.sub(r"[\s_]+", " ", framework.casefold())
-    names = profile_names(dirs)
-    if text in names:
-        return load_profile(text, dirs)
     month = date or "9999-99"
-    best: tuple[int, Profile] | None = None
-    for name in names:
+    best: tuple[tuple[int, int], Profile] | None = None
+    for name in profile_names(dirs):
         profile = load_profile(name, dirs)
         length = max((len(word) for word in profile.frameworks if word in text), default=0)
-        if length and profile.covers(month) and (best is None or length > best[0]):
-            best = (length, profile)
-    return best[1] if best else load_profile(DEFAULT_PROFILE, dirs)
+        rank = (length, bool(profile.since) + bool(profile.until))
+        if length and profile.covers(month) and (best is None or rank > best[0]):
+            best = (rank, profile)
+    return best[1] if best else choose_profile(DEFAULT_FRAMEWORK, "", dirs)

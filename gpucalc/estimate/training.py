@@ -165,7 +165,7 @@ def _pipeline(ledger: Ledger) -> None:
         "pp/transfer",
         pipeline.stage_transfer_time,
         hop=ledger["pp/hop"],
-        exposed_share=c["p2p_exposed_share"],
+        exposed_share=np.where(c["vpp"] > 1, c["p2p_exposed_interleaved"], c["p2p_exposed_share"]),
     )
     forward = ledger["layer/forward/time"] * depth
     weight = ledger["layer/weight-gradient/trained"] * depth
