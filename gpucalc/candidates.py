@@ -227,7 +227,10 @@ def skip(space: Space, remaining: np.ndarray) -> int:
 
 
 def blocks(
-    space: Space, order: Sequence[Sequence[int]] | np.ndarray, go_on: Callable[[int], bool] | None = None, size: int = BLOCK
+    space: Space,
+    order: Sequence[Sequence[int]] | np.ndarray,
+    go_on: Callable[[int], bool] | None = None,
+    size: int = BLOCK,
 ) -> Iterator[dict[str, np.ndarray]]:
     """Legal layouts of the cuts in `order`, in blocks of `size` rows: column → integers.
 

@@ -135,7 +135,10 @@ def _facts(job: jobs.Job, ledger: Ledger) -> list[tuple[str, str]]:
     network = cluster.network_bandwidth_per_gpu * 8 / 1e9
     facts = [
         ("model", f"{job.model.name}, {job.model.parameters_total / 1e9:.2f} B parameters"),
-        ("GPU", f"{cluster.n_gpus} x {cluster.device.name}, {cluster.gpus_per_node} a node, domain of {cluster.domain}"),
+        (
+            "GPU",
+            f"{cluster.n_gpus} x {cluster.device.name}, {cluster.gpus_per_node} a node, domain of {cluster.domain}",
+        ),
         ("peak", f"{c['peak'] / 1e12:.1f} TFLOP/s {MATRIX_PEAK[precision]}, dense"),
         ("FLOP convention", f"model FLOPs, no recomputation, {convention}"),
         ("link", f"{cluster.link_bandwidth / 1e9:.0f} GB/s per GPU, one direction ({cluster.link_key})"),

@@ -46,7 +46,12 @@ class Job:
 
 
 def resolve(
-    cells: Mapping[str, Any], db: Database, *, profile: str | None = None, fabric: str | None = None, causal_flops: bool = False
+    cells: Mapping[str, Any],
+    db: Database,
+    *,
+    profile: str | None = None,
+    fabric: str | None = None,
+    causal_flops: bool = False,
 ) -> Job:
     """Complete the typed cells of one row.
 
@@ -349,17 +354,22 @@ def software_columns(cells: Mapping[str, Any], model: Model, device: Device, pro
     weight, optimizer = 2.0, OPTIMIZER_BYTES[cells["optimizer"]]
     if single:
         weight, gradient, communicated, optimizer = 4.0, 4.0, 4.0, optimizer - 4.0
-    elif precision == "bf16-true":
+    elif precision == "bf16-true" or (precision == "bf16" and constants["pure_16bit"]):
         gradient, communicated, optimizer = 2.0, 2.0, (optimizer - 4.0) / 2
     trains = float(method == "full")
     if not trains:
-        frozen = FROZEN_BYTES[method]
+        frozen = 1.0 if precision in LOW_PRECISION and method != "qlora" else FROZEN_BYTES[method]
         share = (model.parameters_embedding + model.parameters_head) / model.parameters_total
         weight = frozen if frozen == weight else frozen * (1 - share) + weight * share
     kernel = cells["flash_attention"]
     kernel = profile.defaults["flash_kernel"] if kernel in {"yes", "no"} else kernel
     counter = COUNTERS[cells["mem_counter"]]
     fused = cells.get("fused_norm")
+    factor = constants["activation_factor"]
+    if not trains:
+        factor *= constants[
+            "frozen_activation_factor_fp8" if precision in LOW_PRECISION else "frozen_activation_factor"
+        ]
     four_bit = {}
     if precision in {"nvfp4", "mxfp4"}:
         four_bit = {f"gemm_{n}": constants[f"fp4_gemm_{n}"] for n in ("efficiency", "k_half")}
@@ -369,6 +379,7 @@ def software_columns(cells: Mapping[str, Any], model: Model, device: Device, pro
         **constants,
         **four_bit,
         "cast_share": cast,
+        "activation_factor": factor,
         "link_efficiency": constants["training_link_efficiency"],
         "network_efficiency": constants["training_network_efficiency"],
         "weight_bytes": weight,

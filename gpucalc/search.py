@@ -115,9 +115,7 @@ def _space(stated: Mapping[str, Any], base: jobs.Job, profile: str | None) -> Sp
     c = base.columns
     selective = not c["flash"] or c["selective_kept"] < 1
     sizes = {**stated, "n_gpus": base.cluster.n_gpus, "seq_len": base.cells["seq_len"]}
-    space = make_space(
-        sizes, int(c["layers"]), base.model.heads, base.model.experts, base.cluster.domain, selective
-    )
+    space = make_space(sizes, int(c["layers"]), base.model.heads, base.model.experts, base.cluster.domain, selective)
     chosen = profile or stated.get("framework")
     offered = base.profile.defaults.get("schedules")
     if chosen and offered:

@@ -91,9 +91,7 @@ def _context_parallel(ledger: Ledger) -> None:
         ranks=group["ranks"],
         ranks_per_domain=group["ranks_per_domain"],
     )
-    ledger.add(
-        "layer/cp/ulysses", collectives.all_to_all_time, message=all_columns, remote_share=remote, **group
-    )
+    ledger.add("layer/cp/ulysses", collectives.all_to_all_time, message=all_columns, remote_share=remote, **group)
     cases = {index: f"layer/cp/{kind}" for index, kind in enumerate(CP_KINDS)}
     time = ledger.choose("layer/cp/time", c["cp_kind"], cases)
     for direction, passes in (("forward", 1.0), ("backward", 2.0)):
@@ -121,9 +119,7 @@ def _expert_parallel(ledger: Ledger) -> None:
         experts_per_token=_at_least_one(c["experts_per_token"]),
     )
     message = ledger.keep("layer/ep/message", ELEMENT * c["tokens"] / c["tp"] * c["experts_per_token"] * c["hidden"])
-    one = ledger.add(
-        "layer/ep/all-to-all", collectives.all_to_all_time, message=message, remote_share=remote, **group
-    )
+    one = ledger.add("layer/ep/all-to-all", collectives.all_to_all_time, message=message, remote_share=remote, **group)
     both = ledger.add("layer/ep/time", layer.mean_over_layers, time=2 * one, kind_layers=c["moe_layers"])
     for direction in ("forward", "backward"):
         ledger.add(f"layer/{direction}/ep/exposed", layer.scaled_time, time=both, factor=c["ep_exposed_share"])
@@ -174,9 +170,7 @@ def add_data_parallel(ledger: Ledger) -> None:
         gradients = ledger.add(
             f"dp/{name}/gradients", data_parallel.gradient_message, parameters=stage * trained + c["adapter_parameters"]
         )
-        weights = ledger.add(
-            f"dp/{name}/weights", data_parallel.parameter_message, parameters=stage * trained
-        )
+        weights = ledger.add(f"dp/{name}/weights", data_parallel.parameter_message, parameters=stage * trained)
         across = replicas / shards
         copies = place(ledger, f"copies/{name}", across, stride * shards)
         ledger.add(f"dp/{name}/all-reduce", collectives.all_reduce_time, message=gradients, **everyone)

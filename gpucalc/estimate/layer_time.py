@@ -49,6 +49,10 @@ def define_shapes(ledger: Ledger) -> None:
     ledger.define("qkv", layer.qkv_width)
     ledger.define("attention_columns", layer.attention_width)
     ledger.define("feed_forward", layer.feed_forward_width)
+    ledger.define("blocks", layer.blocks_per_layer)
+    c = ledger.columns
+    ledger.define("mixer_in", layer.mixer_columns, columns=c["qkv"], share=0.75)
+    ledger.define("mixer_out", layer.mixer_columns, columns=c["attention_columns"], share=0.25)
     ledger.define("attended", flops.attended_length)
 
 
@@ -183,14 +187,15 @@ def _attention(ledger: Ledger) -> None:
 
 def _elementwise(ledger: Ledger) -> None:
     c = ledger.columns
-    ledger.add("layer/traffic/fused", layer.elementwise_traffic)
+    width = {"hidden": c["hidden"] * c["blocks"], "qkv": c["mixer_in"]}
+    ledger.add("layer/traffic/fused", layer.elementwise_traffic, **width)
     ledger.add(
         "layer/traffic/passes",
         layer.repeated_message,
         message=ledger["layer/traffic/fused"],
         times=c["elementwise_factor"],
     )
-    ledger.add("layer/traffic/unfused", layer.unfused_traffic)
+    ledger.add("layer/traffic/unfused", layer.unfused_traffic, **width)
     ledger.total("layer/traffic/elementwise", "layer/traffic/passes", "layer/traffic/unfused")
     forward = ledger.add(
         "layer/forward/elementwise",
@@ -200,7 +205,7 @@ def _elementwise(ledger: Ledger) -> None:
     )
     ledger.add("layer/backward/elementwise", layer.scaled_time, time=forward, factor=c["backward_elementwise_ratio"])
     if np.any(c["low_precision"] > 0):
-        traffic = ledger.add("layer/traffic/casts", layer.cast_traffic)
+        traffic = ledger.add("layer/traffic/casts", layer.cast_traffic, attention_columns=c["mixer_out"])
         casts = ledger.add(
             "layer/forward/casts",
             roofline.memory_bound_time,
@@ -238,9 +243,7 @@ def _head(ledger: Ledger) -> None:
         time=ledger["head/weight-gradient"],
         factor=c["trains_base"],
     )
-    ledger.total(
-        "head/time", "head/forward", "head/activation-gradient", "head/weight-gradient-trained", "head/loss"
-    )
+    ledger.total("head/time", "head/forward", "head/activation-gradient", "head/weight-gradient-trained", "head/loss")
 
 
 def _below(ledger: Ledger, prefix: str) -> list[str]:

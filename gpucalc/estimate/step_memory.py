@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gpucalc.formulas import data_parallel, memory, parameters, pipeline
+from gpucalc.formulas import data_parallel, layer, memory, parameters, pipeline
 from gpucalc.ledger import Ledger
 from gpucalc.vocabulary import SCHEDULES
 
@@ -84,6 +84,7 @@ def add_states(ledger: Ledger) -> None:
     ledger.add(
         "memory/gather",
         memory.gathered_memory,
+        zero_stage=np.where(c["shards"] > 1, c["zero_stage"], 0.0),
         layer_parameters=ledger["layer/parameters/dense"] + ledger["layer/parameters/experts"],
         embedding_parameters=(c["embedding_parameters"] + c["head_parameters"]) / c["tp"],
         gather_bytes=c["weight_comm_bytes"] + 2.0 * c["trains_base"],
@@ -101,8 +102,20 @@ def add_states(ledger: Ledger) -> None:
 def add_layer_activations(ledger: Ledger) -> None:
     """Store the bytes that one layer keeps of a micro-batch, whole and recomputed, and what passes through it."""
     c = ledger.columns
-    ledger.add("layer/memory/tensors", memory.layer_activations)
-    ledger.add("layer/memory/scores", memory.score_activations)
+    ledger.add(
+        "layer/memory/tensors",
+        memory.layer_activations,
+        hidden=c["hidden"] * c["blocks"],
+        qkv=c["mixer_in"],
+        attention_columns=c["mixer_out"],
+    )
+    ledger.add("layer/memory/scores-per-layer", memory.score_activations)
+    ledger.add(
+        "layer/memory/scores",
+        layer.repeated_message,
+        message=ledger["layer/memory/scores-per-layer"],
+        times=c["attention_layers"] / c["layers"],
+    )
     ledger.add("layer/memory/routed", memory.routed_activations)
     ledger.total("layer/memory/whole", "layer/memory/tensors", "layer/memory/routed")
     ledger.total("layer/memory/unrecomputed", "layer/memory/whole", "layer/memory/scores")
@@ -125,9 +138,7 @@ def add_layer_activations(ledger: Ledger) -> None:
             recomputed_layer=ledger["layer/memory/unrecomputed"],
             recomputing=share,
         )
-        ledger.add(
-            f"passing/last/{name}", memory.passing_memory, working=working, logits=ledger["layer/memory/logits"]
-        )
+        ledger.add(f"passing/last/{name}", memory.passing_memory, working=working, logits=ledger["layer/memory/logits"])
 
 
 def add_passing(ledger: Ledger) -> None:
@@ -218,9 +229,7 @@ def add_memory(ledger: Ledger) -> None:
     recomputes = 1.0 * (share > 0)
     for stage in STAGES:
         _activations(ledger, stage, "chosen")
-        ledger.choose(
-            f"passing/{stage}/chosen", recomputes, {0: f"passing/{stage}/none", 1: f"passing/{stage}/full"}
-        )
+        ledger.choose(f"passing/{stage}/chosen", recomputes, {0: f"passing/{stage}/none", 1: f"passing/{stage}/full"})
         ledger.total(f"memory/{stage}/chosen", *_stage_parts(stage, "chosen"))
     ledger.maximum("memory/raw", *[f"memory/{stage}/chosen" for stage in STAGES])
     ledger.add("memory/fill", memory.memory_fill, raw=ledger["memory/raw"], capacity=ledger["memory/capacity"])

@@ -14,7 +14,15 @@ from gpucalc.formulas import data_parallel, flops, layer, pipeline
 from gpucalc.ledger import Columns, Ledger
 from gpucalc.vocabulary import SCHEDULES
 
-OUTSIDE_STATES = ("micro_batch", "vpp", "schedule", "recompute", "recompute_layers", "global_batch", "offload_activations")
+OUTSIDE_STATES = (
+    "micro_batch",
+    "vpp",
+    "schedule",
+    "recompute",
+    "recompute_layers",
+    "global_batch",
+    "offload_activations",
+)
 
 DUALPIPE_FILL = 3.0  # weight gradients that fill DualPipe's idle passes
 SCHEDULE_CONSTANTS = ("zero_bubble_fill_1", "zero_bubble_fill_2")
@@ -185,9 +193,7 @@ def _pipeline(ledger: Ledger) -> None:
     if np.any(zero_bubble > 0):
         ledger.total("pp/scheduled", "time/compute", "time/pp/p2p", "pp/bubble")
         floor = ledger.add("pp/critical-path", pipeline.zero_bubble_floor, **times)
-        ledger.add(
-            "pp/floor-excess", pipeline.excess_time, floor=floor * zero_bubble, time=ledger["pp/scheduled"]
-        )
+        ledger.add("pp/floor-excess", pipeline.excess_time, floor=floor * zero_bubble, time=ledger["pp/scheduled"])
         ledger.total("time/pp/bubble", "pp/bubble", "pp/floor-excess")
     else:
         ledger.total("time/pp/bubble", "pp/bubble")

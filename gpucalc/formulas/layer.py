@@ -53,6 +53,38 @@ def attention_width(heads: Count, v_head_dim: Count, tp: Count) -> Count:
     return heads * v_head_dim / tp
 
 
+@formula(symbol="β", cite="gpucalc-counting", valid="1 where each layer is a mixer and a feed-forward block")
+def blocks_per_layer(
+    attention_layers: Count, linear_layers: Count, dense_layers: Count, moe_layers: Count, layers: Count
+) -> Ratio:
+    """Blocks of an average layer over the two of a transformer layer; hybrids have layers of one block.
+
+    >>> float(blocks_per_layer(32, 0, 32, 0, 32)), float(blocks_per_layer(6, 23, 0, 23, 52))
+    (1.0, 0.5)
+    """
+    return (attention_layers + linear_layers + dense_layers + moe_layers) / (2 * layers)
+
+
+@formula(symbol="n_mix", cite="gpucalc-counting", valid="mean over layers with attention and with linear mixers")
+def mixer_columns(
+    columns: Count,
+    attention_layers: Count,
+    linear_mixer_parameters: Count,
+    linear_layers: Count,
+    hidden: Count,
+    layers: Count,
+    tp: Count,
+    share: Ratio,
+) -> Count:
+    """Columns of the mixers' projections on one rank; a linear mixer has its parameters over h, `share` of them here.
+
+    >>> float(mixer_columns(1000, 1, 4e6, 1, 1000, 2, 1, 0.5))
+    1500.0
+    """
+    linear = share * linear_mixer_parameters / hidden / tp
+    return (columns * attention_layers + linear * linear_layers) / layers
+
+
 @formula(symbol="f_layer/t", cite="shazeer2020", valid="mean over dense and expert layers")
 def feed_forward_width(
     ffn_hidden: Count,
