@@ -121,7 +121,7 @@ def add_layer_activations(ledger: Ledger) -> None:
     ledger.total("layer/memory/unrecomputed", "layer/memory/whole", "layer/memory/scores")
     ledger.add("layer/memory/checkpoint", memory.checkpoint_activations)
     ledger.add("layer/memory/logits", memory.logits_memory)
-    ledger.add("layer/memory/boundary", memory.checkpoint_activations, element_bytes=2.0 * c["boundary_copies"])
+    ledger.add("layer/memory/boundary", memory.checkpoint_activations, stored_bytes=2.0 * c["boundary_copies"])
     for name, share in (("none", 0.0), ("full", 1.0)):
         ledger.add(
             f"layer/memory/kept/{name}",

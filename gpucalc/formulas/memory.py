@@ -58,7 +58,7 @@ def layer_activations(
     activation_factor: Ratio,
     residual_bytes: Bytes = 8.0,
     low_residual_bytes: Bytes = 6.0,
-    element_bytes: Bytes = 2.0,
+    stored_bytes: Bytes = 2.0,
     low_element_bytes: Bytes = 1.0,
     dropout_bytes: Bytes = 2.0,
 ) -> Bytes:
@@ -71,9 +71,9 @@ def layer_activations(
     3200.0
     """
     over_hidden = residual_bytes * (1 - low_precision) + low_residual_bytes * low_precision + dropout_bytes * dropout
-    over_columns = element_bytes * qkv + (element_bytes + low_precision * low_element_bytes) * attention_columns
+    over_columns = stored_bytes * qkv + (stored_bytes + low_precision * low_element_bytes) * attention_columns
     tensors = 2.0 + gated
-    over_width = tensors * element_bytes - low_precision * low_element_bytes
+    over_width = tensors * stored_bytes - low_precision * low_element_bytes
     per_token = over_hidden * hidden / sequence_ranks + over_columns + over_width * feed_forward
     return activation_factor * tokens * per_token
 
@@ -109,13 +109,13 @@ def routed_activations(
 
 
 @formula(symbol="A_in", cite="chen2016", valid="")
-def checkpoint_activations(tokens: Count, hidden: Count, sequence_ranks: Count, element_bytes: Bytes = 2.0) -> Bytes:
+def checkpoint_activations(tokens: Count, hidden: Count, sequence_ranks: Count, stored_bytes: Bytes = 2.0) -> Bytes:
     """Bytes of a layer's input, all that full recomputation keeps of it.
 
     >>> float(checkpoint_activations(10, 100, 2))
     1000.0
     """
-    return element_bytes * tokens * hidden / sequence_ranks
+    return stored_bytes * tokens * hidden / sequence_ranks
 
 
 @formula(symbol="A_kept", cite="korthikanti2022", valid="0 <= full_share <= 1")
@@ -146,14 +146,14 @@ def working_memory(
     recomputed_layer: Bytes,
     recomputing: Flag,
     residual_bytes: Bytes = 4.0,
-    element_bytes: Bytes = 2.0,
+    stored_bytes: Bytes = 2.0,
 ) -> Bytes:
     """Bytes of the gradients in passage through one layer, and of the one layer that is being recomputed.
 
     >>> float(working_memory(1, 100, 1, 400, 1, 5000.0, 1))
     7000.0
     """
-    gradients = tokens * (residual_bytes * hidden / sequence_ranks + element_bytes * (1 + gated) * feed_forward)
+    gradients = tokens * (residual_bytes * hidden / sequence_ranks + stored_bytes * (1 + gated) * feed_forward)
     return gradients + recomputing * recomputed_layer
 
 
