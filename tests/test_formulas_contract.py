@@ -68,7 +68,11 @@ def test_it_has_a_symbol_a_sentence_and_a_worked_example(info: FormulaInfo) -> N
 def test_its_validity_is_stated_where_it_restricts_anything(info: FormulaInfo) -> None:
     """Sums and products hold everywhere; what divides, rounds, takes roots or cases says where it holds."""
     assert isinstance(info.valid, str)
-    called = {n.func.attr for n in ast.walk(ast.Module(body_of(info), [])) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)}
+    called = {
+        n.func.attr
+        for n in ast.walk(ast.Module(body_of(info), []))
+        if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)
+    }
     if called & {"sqrt", "log2", "log", "select"}:
         assert info.valid.strip()
 
