@@ -18,6 +18,7 @@ from gpucalc.ledger import Columns
 from gpucalc.vocabulary import CP_KINDS, RECOMPUTES, SCHEDULES
 
 BLOCK = 16_384
+FIRST_BLOCK = 2_048
 LARGEST_TP = 64
 LARGEST_CP = 64
 LARGEST_MICRO_BATCH = 64
@@ -232,24 +233,24 @@ def blocks(
     go_on: Callable[[int], bool] | None = None,
     size: int = BLOCK,
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Legal layouts of the cuts in `order`, in blocks of `size` rows: column → integers.
+    """Legal layouts of the cuts in `order`, in blocks of at most `size` rows: column → integers.
 
-    Before each cut `go_on` is asked, with its place, whether it and those after it are still wanted.
+    The first block is small, so that a bound is known early. Before each cut `go_on` is asked, with its place, whether it and those after it are still wanted.
     """
     pending: list[dict[str, np.ndarray]] = []
-    rows = 0
+    rows, wanted = 0, min(size, FIRST_BLOCK)
     for place, cut in enumerate(order):
         if go_on is not None and not go_on(place):
             break
         piece = _layouts(space, *(int(value) for value in cut))
         start, length = 0, len(piece["tp"])
         while start < length:
-            taken = min(size - rows, length - start)
+            taken = min(wanted - rows, length - start)
             pending.append({name: column[start : start + taken] for name, column in piece.items()})
             rows, start = rows + taken, start + taken
-            if rows == size:
+            if rows == wanted:
                 yield _joined(pending)
-                pending, rows = [], 0
+                pending, rows, wanted = [], 0, min(size, 2 * wanted)
     if rows:
         yield _joined(pending)
 

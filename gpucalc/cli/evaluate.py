@@ -11,7 +11,7 @@ import typer
 
 from gpucalc.cli import options as opt
 from gpucalc.cli.output import talk
-from gpucalc.columns import INPUT, INPUT_COLUMNS, KERNEL_COLUMNS, KINDS
+from gpucalc.columns import INPUT, INPUT_COLUMNS, KERNEL_COLUMNS, KINDS, cell_text
 from gpucalc.errors import DataError, UsageError, unknown
 
 Evaluator = Callable[[list[dict[str, str]]], list[dict[str, Any]]]
@@ -28,12 +28,13 @@ def evaluate(
     ] = None,
     columns: opt.ColumnList = None,
     no_header: opt.NoHeader = False,
+    settings: opt.Settings = None,
     fabric: opt.Fabric = None,
     profile: opt.Profile = None,
     db: opt.Databases = None,
     causal_flops: opt.CausalFlops = False,
 ) -> None:
-    """Append predictions to rows: one row in, one row out.
+    """Append predictions to rows: one row in, one row out; --set states a cell of every row.
 
     \b
     gpucalc eval runs.csv -f csv > predicted.csv
@@ -46,14 +47,18 @@ def evaluate(
     wanted = opt.chosen_format(form) if form is not None else None
     rows = read_rows(file)
     appended = KINDS[kind]
-    known = [name for name in rows.columns if name not in appended] + list(appended)
+    fixed = {name: cell_text(value) for name, value in opt.job_cells({}, settings).items()}
+    if fixed and kind != "training":
+        raise UsageError(f"--set has no meaning with --kind {kind}")
+    known = [name for name in dict.fromkeys([*rows.columns, *fixed]) if name not in appended] + list(appended)
     chosen = choose_columns(columns, known)
     talk(*_doubts(rows.columns, kind))
     evaluator = _evaluator(kind, opt.open_database(db), profile, fabric, causal_flops)
     output = wanted or ("csv" if rows.form == "csv" else "jsonl")
     whole_records = output in {"json", "jsonl"} and columns is None
     tally = _Tally()
-    blocks = _predicted(rows.blocks, evaluator, appended, tally, None if whole_records else set(known))
+    read = ([{**record, **fixed} for record in block] for block in rows.blocks) if fixed else rows.blocks
+    blocks = _predicted(read, evaluator, appended, tally, None if whole_records else set(known))
     write_rows(sys.stdout, output, None if whole_records else chosen, blocks, header=not no_header)
     if tally.failed:
         sys.stdout.flush()

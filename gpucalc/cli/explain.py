@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Annotated, Any, Optional
+
+import typer
 
 from gpucalc.cli import options as opt
 from gpucalc.cli.output import emit_document, emit_rows, talk
@@ -29,6 +31,9 @@ def explain(
     schedule: opt.Schedule = None,
     layout: opt.LayoutLabel = None,
     settings: opt.Settings = None,
+    depth: Annotated[
+        Optional[str], typer.Option("--depth", metavar="N", help="Levels of the trees to print; all without it.")
+    ] = None,
     form: opt.Format = "table",
     columns: opt.ColumnList = None,
     no_header: opt.NoHeader = False,
@@ -46,6 +51,7 @@ def explain(
     from gpucalc.label import label_cells
 
     form = opt.chosen_format(form)
+    deepest = None if depth is None else opt.positive_integer("--depth", depth) - 1
     base = row_from_stdin() if model == "-" else None
     cells = opt.job_cells(
         {
@@ -86,7 +92,7 @@ def explain(
     elif form == "table" and columns is None:
         from gpucalc.render.explain import tree
 
-        sys.stdout.write(tree(found.facts, found.terms, found.summary) + "\n")
+        sys.stdout.write(tree(found.facts, found.terms, found.summary, deepest=deepest) + "\n")
     else:
         emit_rows(form, TERM_COLUMNS, found.terms, columns, not no_header)
 

@@ -82,7 +82,14 @@ def least_step_time(columns: Columns) -> Any:
     ledger = Ledger(columns)
     _layer(ledger)
     ledger.total("layer/least", "layer/forward/time", "layer/backward/time", "layer/host/gap")
-    return ledger.add("time/least", pipeline.work_bound, layer_time=ledger["layer/least"])
+    straggler = ledger.add("step/straggler", data_parallel.straggler_factor)
+    return ledger.add(
+        "time/least",
+        pipeline.work_bound,
+        layer_time=ledger["layer/least"],
+        head_time=ledger["head/time"],
+        straggler=straggler,
+    )
 
 
 def _optimizer(ledger: Ledger) -> None:

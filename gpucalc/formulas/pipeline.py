@@ -108,16 +108,27 @@ def steady_time(micro_batches: Count, slowest_stage: Seconds) -> Seconds:
 
 @formula(symbol="t_min", cite="narayanan2021", valid="any pp and dp whose product is n/(t·c)")
 def work_bound(
-    global_batch: Count, micro_batch: Count, layers: Count, tp: Count, cp: Count, n_gpus: Count, layer_time: Seconds
+    global_batch: Count,
+    micro_batch: Count,
+    layers: Count,
+    tp: Count,
+    cp: Count,
+    n_gpus: Count,
+    layer_time: Seconds,
+    head_time: Seconds,
+    optimizer_fixed_seconds: Seconds,
+    straggler: Ratio,
 ) -> Seconds:
-    """Least time of a step: all layers of all micro-batches, spread evenly over the replicas and stages.
+    """Least time of a step: layers and head of all micro-batches, spread evenly over replicas and stages.
 
-    However n/(t·c) ranks are split into stages and replicas, m·L/p is at least B·L·t·c/(b·n).
+    However n/(t·c) ranks are split into stages and replicas, the slowest stage has at least the mean work
+    (L·t_layer + t_head)/p of at least B/(D·b) micro-batches.
 
-    >>> float(work_bound(64, 1, 32, 2, 1, 16, 0.01))
-    2.56
+    >>> round(float(work_bound(64, 1, 32, 2, 1, 16, 0.01, 0.0, 0.02, 1.0)), 9)
+    2.58
     """
-    return global_batch * layers * tp * cp / (micro_batch * n_gpus) * layer_time
+    replica_share = tp * cp / (micro_batch * n_gpus)
+    return straggler * (global_batch * replica_share * (layers * layer_time + head_time) + optimizer_fixed_seconds)
 
 
 @formula(symbol="2v·t_p2p", cite="narayanan2021", valid="pp > 1")

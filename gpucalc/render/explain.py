@@ -33,26 +33,33 @@ def _wrap(text: str, indent: str) -> list[str]:
     return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent + "  ", break_on_hyphens=False)
 
 
-def _term(term: Mapping[str, Any]) -> list[str]:
-    depth = int(term.get("depth") or 0)
-    lead = "  " * depth
+def _term(term: Mapping[str, Any], parent: str, references: list[str]) -> list[str]:
+    lead = "  " * _depth(term)
     path = str(term["path"])
-    name = path if depth == 0 else path.rsplit("/", 1)[-1]
-    line = f"{lead}{name:<{max(1, 44 - len(lead))}} {quantity(term['value'], term.get('unit') or ''):>14}"
+    # Below its own path a term shows only what it adds to it.
+    name = path.removeprefix(f"{parent}/") if parent else path
+    line = f"{lead}{name:<{max(1, 50 - len(lead))}} {quantity(term['value'], term.get('unit') or ''):>14}"
     if term.get("note"):
         line += f"   {one_line(str(term['note']))}"
     lines = [line]
-    formula = term.get("formula")
+    formula, citation = term.get("formula"), term.get("citation")
     if formula:
         symbol = term.get("symbol")
-        lines += _wrap(f"{symbol} = {formula}" if symbol else str(formula), lead + "    ")
+        text = f"{symbol} = {formula}" if symbol else f"= {formula}"
+        if citation:
+            if citation not in references:
+                references.append(citation)
+            text += f"   [{references.index(citation) + 1}]"
+        lines += _wrap(text, lead + "    ")
     arguments = term.get("arguments") or {}
     if arguments:
         shown = ", ".join(f"{n} = {_argument(v)}" for n, v in arguments.items())
         lines += _wrap(f"with {shown}", lead + "    ")
-    if term.get("citation"):
-        lines += _wrap(f"[{term['citation']}]", lead + "    ")
     return lines
+
+
+def _depth(term: Mapping[str, Any]) -> int:
+    return int(term.get("depth") or 0)
 
 
 def _argument(value: Any) -> str:
@@ -63,18 +70,31 @@ def _argument(value: Any) -> str:
     return quantity(value, "")
 
 
-def tree(pairs: Sequence[tuple[str, str]], terms: Sequence[Mapping[str, Any]], summary: Sequence[str]) -> str:
-    """The facts a reader doubts first, the terms as a tree, and the summary."""
+def tree(
+    pairs: Sequence[tuple[str, str]],
+    terms: Sequence[Mapping[str, Any]],
+    summary: Sequence[str],
+    *,
+    deepest: int | None = None,
+) -> str:
+    """The facts a reader doubts first, the summary, the terms as a tree down to `deepest`, and the references."""
     lines = [facts(pairs)] if pairs else []
-    group = ""
+    if summary:
+        lines += ["", *(part for line in summary for part in _wrap(one_line(line), ""))]
+    group, parents = "", [""]
+    references: list[str] = []
     for term in terms:
-        root = str(term["path"]).split("/", 1)[0]
-        if root != group and int(term.get("depth") or 0) == 0:
+        depth, path = _depth(term), str(term["path"])
+        parents[depth + 1 :] = [path]
+        if deepest is not None and depth > deepest:
+            continue
+        root = path.split("/", 1)[0]
+        if depth == 0 and root != group:
             lines.append("")
             group = root
-        lines += _term(term)
-    if summary:
-        lines += ["", *(one_line(line) for line in summary)]
+        lines += _term(term, parents[depth], references)
+    if references:
+        lines += ["", *(part for n, text in enumerate(references, 1) for part in _wrap(f"[{n}] {text}", ""))]
     return "\n".join(lines).strip("\n")
 
 
