@@ -22,10 +22,10 @@ def test_version_and_help() -> None:
     ran = gpucalc("--help")
     assert ran.status == 0
     listed = re.findall(r"^  (\w+) ", ran.out[ran.out.index("Commands:") :], re.M)
-    assert tuple(listed) == COMMANDS
+    assert set(COMMANDS) <= set(listed)
 
 
-@pytest.mark.parametrize("command", [c for c in COMMANDS])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(command: str) -> None:
     for flag in ("--help", "-h"):
         ran = gpucalc(command, flag)

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import io
 import json
 from pathlib import Path
 
 import pytest
 from cli import gpucalc
-
-KERNELS = pytest.mark.xfail(
-    importlib.util.find_spec("gpucalc.estimate.kernels") is None, reason="kernels are not there yet", strict=False
-)
 
 
 def test_hw_list_has_every_file() -> None:
@@ -126,7 +121,6 @@ def test_a_stated_network_rate_is_per_gpu() -> None:
     assert slow > 3 * fast
 
 
-@KERNELS
 @pytest.mark.parametrize(
     "line",
     [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import io
 import json
 from pathlib import Path
@@ -20,13 +19,6 @@ COLLECTIVE = (
     "b,h100-sxm-80gb,8,1,all_gather,1048576,\n"
 )
 APPENDED = KINDS["collective"]
-
-
-def needs(module: str) -> pytest.MarkDecorator:
-    """Expected to fail until the module exists."""
-    return pytest.mark.xfail(
-        importlib.util.find_spec(module) is None, reason=f"{module} is not there yet", strict=False
-    )
 
 
 def rows(text: str) -> list[dict[str, str]]:
@@ -161,7 +153,6 @@ TRAINING = (
 )
 
 
-@needs("gpucalc.job")
 def test_training_rows() -> None:
     ran = gpucalc("eval", stdin=TRAINING)
     assert ran.status == 0
@@ -179,14 +170,20 @@ def test_training_rows() -> None:
     assert "1 row of 3" in ran.err
 
 
-@needs("gpucalc.job")
+def test_set_states_a_cell_of_every_row() -> None:
+    ran = gpucalc("eval", "--set", "precision=fp8", "--set", "tp=1", stdin=TRAINING)
+    fits, legal, _ = rows(ran.out)
+    assert (fits["precision"], legal["tp"], legal["pred_error"]) == ("fp8", "1", "")
+    assert "unknown column 'tpp'" in gpucalc("eval", "--set", "tpp=1", stdin=TRAINING).sentence()
+    assert "--set has no meaning" in collective("--set", "tp=1").sentence()
+
+
 def test_stating_the_causal_convention_halves_attention_in_mfu_only() -> None:
     full, halved = (rows(gpucalc("eval", *flag, stdin=TRAINING).out)[0] for flag in ((), ("--causal-flops",)))
     assert float(halved["pred_mfu_pct"]) < float(full["pred_mfu_pct"])
     assert halved["pred_step_time_s"] == full["pred_step_time_s"]
 
 
-@needs("gpucalc.estimate.kernels")
 def test_gemm_rows() -> None:
     ran = gpucalc("eval", "--kind", "gemm", stdin="gpu,dtype,m,n,k\nh100-sxm-80gb,bfloat16,8192,8192,8192\n")
     (row,) = rows(ran.out)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import io
 import itertools
 import json
@@ -18,9 +17,6 @@ from gpucalc.label import Layout
 PLAN = ("plan", "llama-3.1-8b", "--gpu", "h100-sxm-80gb", "--gpus", "8", "--seq-len", "4096", "--global-batch", "64")
 IMPOSSIBLE = ("plan", "llama-3.1-405b", "--gpu", "h100-sxm-80gb", "--gpus", "8", "--seq-len", "8192")
 IMPOSSIBLE += ("--global-batch", "64")
-EXPLAIN = pytest.mark.xfail(
-    importlib.util.find_spec("gpucalc.explain") is None, reason="explain is not there yet", strict=False
-)
 
 
 def rows(text: str) -> list[dict[str, str]]:
@@ -165,7 +161,6 @@ def test_names_that_are_not_known(arguments: tuple[str, ...], said: str) -> None
         ("tp64-mbs1-zero1-sp", "heads"),
     ],
 )
-@EXPLAIN
 def test_a_layout_that_cannot_be(label: str, said: str) -> None:
     assert said in gpucalc("explain", "llama-3.1-8b", *JOB, "--layout", label).sentence()
 
@@ -189,7 +184,6 @@ def value(found: dict[str, Any], path: str) -> float:
     return float(term["value"])
 
 
-@EXPLAIN
 def test_explain_agrees_with_plan_by_label_and_by_row() -> None:
     planned = gpucalc(*PLAN, "-f", "csv", "--top", "1")
     row = rows(planned.out)[0]
@@ -200,7 +194,6 @@ def test_explain_agrees_with_plan_by_label_and_by_row() -> None:
     assert value(explained("-", stdin=piped), "time/step") == pytest.approx(step, rel=1e-9)
 
 
-@EXPLAIN
 def test_explain_terms_hold_the_contract() -> None:
     found = explained("llama-3.1-70b", *JOB, "--layout", "tp8-pp4-dp2-mbs1-zero1-sp")
     for term in found["terms"]:
@@ -209,7 +202,6 @@ def test_explain_terms_hold_the_contract() -> None:
     assert {"memory/weights", "memory/total", "time/step", "metric/mfu"} <= paths
 
 
-@EXPLAIN
 def test_explain_as_text_and_csv() -> None:
     arguments = ("explain", "llama-3.1-70b", *JOB, "--layout", "tp8-pp4-dp2-mbs1-zero1-sp")
     text = gpucalc(*arguments)
@@ -218,7 +210,21 @@ def test_explain_as_text_and_csv() -> None:
     assert gpucalc(*arguments, "-f", "csv").out.startswith("path,value,unit,formula,arguments,citation")
 
 
-@EXPLAIN
+def test_depth_limits_the_trees() -> None:
+    arguments = ("explain", "llama-3.1-70b", *JOB, "--layout", "tp8-pp4-dp2-mbs1-zero1-sp")
+    short = gpucalc(*arguments, "--depth", "1").out.splitlines()
+    assert len(short) < len(gpucalc(*arguments).out.splitlines()) / 2
+    assert any(line.startswith("time/step") for line in short)
+    assert "--depth is '0'" in gpucalc(*arguments, "--depth", "0").sentence()
+
+
+def test_a_label_that_states_dp_needs_no_number_of_gpus() -> None:
+    job = ("--gpu", "h100-sxm-80gb", "--seq-len", "8192", "--global-batch", "128")
+    by_label = explained("llama-3.1-70b", *job, "--layout", "tp8-pp4-dp2-mbs1-zero1-sp")
+    by_count = explained("llama-3.1-70b", *JOB, "--layout", "tp8-pp4-mbs1-zero1-sp")
+    assert value(by_label, "time/step") == value(by_count, "time/step")
+
+
 def test_a_pipeline_of_plan_and_explain() -> None:
     line = " ".join(PLAN)
     ran = shell(f"set -o pipefail; $G {line} -f csv | $G explain - --set global_batch=128 | head -3")

@@ -116,13 +116,31 @@ def test_tree_shows_formula_values_and_citation_indented() -> None:
     ]
     lines = tree([("peak used", "989.4 TFLOP/s, dense")], terms, ["compute dominates"]).split("\n")
     assert lines[0] == "peak used  989.4 TFLOP/s, dense"
+    assert lines[2] == "compute dominates"
     assert any(line.startswith("memory/total") and line.endswith("2 GiB") for line in lines)
-    assert any(line.startswith("  weights") and "1 GiB" in line for line in lines)
-    assert "      M_w = parameters * weight_bytes" in lines
+    assert any(line.startswith("  memory/weights") and "1 GiB" in line for line in lines)
+    assert "      M_w = parameters * weight_bytes   [1]" in lines
     assert "      with parameters = 536,870,912, weight_bytes = 2" in lines
-    assert "      [Someone 2020]" in lines
     assert any("250 ms" in line and "compute-bound" in line for line in lines)
-    assert lines[-1] == "compute dominates"
+    assert lines[-1] == "[1] Someone 2020"
+    short = tree([], terms, [], deepest=0)
+    assert "memory/weights" not in short
+    assert "time/step" in short
+
+
+def test_tree_shortens_a_path_below_itself() -> None:
+    terms = [
+        {"path": "time/forward", "value": 1.0, "unit": "s", "depth": 0},
+        {"path": "time/forward/gemm", "value": 1.0, "unit": "s", "depth": 1},
+        {"path": "time/forward/gemm/qkv", "value": 1.0, "unit": "s", "depth": 2},
+        {"path": "layer/other", "value": 1.0, "unit": "s", "depth": 1},
+    ]
+    assert [line.split()[0] for line in tree([], terms, []).split("\n")] == [
+        "time/forward",
+        "gemm",
+        "qkv",
+        "layer/other",
+    ]
 
 
 def test_facts_align() -> None:
