@@ -95,12 +95,6 @@ def legal_cells(draw: Any, models: tuple[str, ...] = (*DENSE, *MIXTURES), larges
     }
 
 
-@st.composite
-def legal_jobs(draw: Any, **options: Any) -> Job:
-    """A resolved legal job."""
-    return resolve(draw(legal_cells(**options)), database())
-
-
 def is_legal(cells: dict[str, Any]) -> bool:
     """Whether `resolve` accepts the cells."""
     try:
