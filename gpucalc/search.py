@@ -16,7 +16,6 @@ from gpucalc.errors import UsageError
 from gpucalc.estimate.training import estimate_training, least_step_time
 from gpucalc.hardware import Database
 from gpucalc.label import Layout
-from gpucalc.ledger import Ledger
 from gpucalc.vocabulary import CP_KINDS, RECOMPUTES, SCHEDULES
 
 OBJECTIVES = ("throughput", "mfu", "memory", "pareto")
@@ -39,6 +38,9 @@ class PlanResult:
     rows: list[dict[str, Any]]
     notes: list[str] = field(default_factory=list)
     nearest_miss: str | None = None
+
+
+_Miss = tuple[float, dict[str, int]]  # memory over capacity of the layout that came nearest, and its integers
 
 
 @dataclass
@@ -94,7 +96,7 @@ def plan(
         rejected=rejected,
         rows=rows,
         notes=notes,
-        nearest_miss=None if feasible else _nearest_miss(miss, base, space, rejected),
+        nearest_miss=None if feasible else _nearest_miss(miss, base, rejected),
     )
 
 
@@ -125,21 +127,23 @@ def _space(stated: Mapping[str, Any], base: jobs.Job, profile: str | None) -> Sp
 
 def _search(
     space: Space, base: jobs.Job, objective: str, top: int, progress: Callable[[int], None] | None
-) -> tuple[_Best | None, int, int, tuple[float, dict[str, int], Ledger, int] | None]:
+) -> tuple[_Best | None, int, int, _Miss | None]:
     best: _Best | None = None
     evaluated = feasible = 0
-    miss: tuple[float, dict[str, int], Ledger, int] | None = None
+    miss: _Miss | None = None
     order = cuts(space)
     bounds = _bounds(order, base, space) if objective in {"throughput", "mfu"} else None
     if bounds is not None:
         places = np.argsort(bounds, kind="stable")
         order, bounds = order[places], bounds[places]
-    reached = 0
+    reached = len(order)
 
     def go_on(place: int) -> bool:
         nonlocal reached
+        if best is None or bounds is None or len(best.time) < top or bounds[place] <= best.time[-1]:
+            return True
         reached = place
-        return best is None or bounds is None or len(best.time) < top or bounds[place] <= best.time[-1]
+        return False
 
     for block in blocks(space, order, go_on):
         rows = len(block["tp"])
@@ -157,10 +161,10 @@ def _search(
         elif best is None:
             index = int(np.argmin(fill))
             if miss is None or fill[index] < miss[0]:
-                miss = (float(fill[index]), {n: int(block[n][index]) for n in COLUMNS}, ledger, index)
+                miss = (float(fill[index]), {n: int(block[n][index]) for n in COLUMNS})
         if progress is not None:
             progress(evaluated)
-    if reached < len(order) - 1:
+    if reached < len(order):
         space.rejected[SLOWER] = skip(space, order[reached:])
     return best, evaluated, feasible, miss
 
@@ -234,7 +238,7 @@ def _rows(
     """The ranked rows, evaluated again from their cells: what `explain` and `eval` will say of them."""
     if best is None:
         return []
-    options = {"profile": profile, "fabric": fabric, "causal_flops": causal_flops}
+    options: dict[str, Any] = {"profile": profile, "fabric": fabric, "causal_flops": causal_flops}
     fixed = {n: stated[n] for n in ("offload_optimizer", "offload_activations", "recompute_layers") if n in stated}
     chosen = [
         {**question, **fixed, **layout_cells({n: best.columns[n][i] for n in COLUMNS})} for i in range(len(best.time))
@@ -263,17 +267,16 @@ def _labelled(cells: Mapping[str, Any]) -> dict[str, Any]:
     return shown
 
 
-def _nearest_miss(
-    miss: tuple[float, dict[str, int], Ledger, int] | None, base: jobs.Job, space: Space, rejected: Mapping[str, int]
-) -> str:
+def _nearest_miss(miss: _Miss | None, base: jobs.Job, rejected: Mapping[str, int]) -> str:
     if miss is None:
         worst = max(rejected, key=lambda name: rejected[name], default="")
         return f"no legal layout: every combination breaks a constraint, most often {worst!r}"
-    fill, columns, ledger, index = miss
+    fill, columns = miss
+    block = {name: np.array([value]) for name, value in columns.items()}
+    ledger = estimate_training(block_columns(base.columns, block), detail=True)
 
     def at(path: str) -> float:
-        value = np.asarray(ledger[path], dtype=float)
-        return float(value if value.ndim == 0 else value[index])
+        return float(np.asarray(ledger[path], dtype=float).ravel()[0])
 
     parts = {name: at(f"memory/{name}") for name in ("weights", "gradients", "optimizer", "activations", "passing")}
     largest = max(parts, key=lambda name: parts[name])
