@@ -31,6 +31,7 @@ ADAPTER_RANK = 16
 ADAPTER_STATE_BYTES = 16.0  # 16-bit weight and gradient, fp32 master and moments
 FROZEN_BYTES = {"lora": 2.0, "adapter": 2.0, "qlora": 0.6}  # qlora: 4-bit values and their block scales
 MAX_AUTOMATIC_VPP = 12
+MOST_HEADS = 4096  # beyond it no divisor of a hidden size is a plausible number of heads
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ def _usual_heads(hidden: int, tp: int) -> int:
     >>> _usual_heads(14400, 1), _usual_heads(4096, 8)
     (120, 32)
     """
-    fitting = [n for n in range(1, hidden + 1) if hidden % n == 0 and n % tp == 0] or [tp]
+    fitting = [n for n in range(1, min(hidden, MOST_HEADS) + 1) if hidden % n == 0 and n % tp == 0] or [tp]
     return min(fitting, key=lambda n: (abs(hidden / n - 128), -n))
 
 
@@ -200,6 +201,16 @@ def complete(
     return full
 
 
+def _largest_divisor(number: int, limit: int) -> int:
+    """The largest divisor of `number` up to `limit`, searched from the top over a plausible range.
+
+    >>> _largest_divisor(64, 12), _largest_divisor(96, 1000)
+    (8, 96)
+    """
+    start = min(number, limit)
+    return next((d for d in range(start, max(0, start - MOST_HEADS), -1) if number % d == 0), 1)
+
+
 def layout_problems(cells: Mapping[str, Any], model: Model) -> list[str]:
     """Every rule that the layout breaks, each as a sentence with a legal neighbour."""
     problems = []
@@ -212,7 +223,7 @@ def layout_problems(cells: Mapping[str, Any], model: Model) -> list[str]:
             f"{cells['n_gpus']} GPUs; {hint}"
         )
     if model.heads and model.heads % cells["tp"]:
-        legal = max(t for t in model.legal_tensor_parallel(cells["tp"]) if t <= cells["tp"])
+        legal = _largest_divisor(model.heads, cells["tp"])
         problems.append(f"tp={cells['tp']} does not divide the {model.heads} heads; tp={legal} does")
     layers = model.layers + model.encoder_layers
     if cells["pp"] > layers:
@@ -225,7 +236,7 @@ def layout_problems(cells: Mapping[str, Any], model: Model) -> list[str]:
     if cells["ep"] > 1 and not model.experts:
         problems.append(f"ep={cells['ep']} needs a mixture of experts; {model.name} is dense")
     elif model.experts and model.experts % cells["ep"]:
-        legal = max(e for e in range(1, cells["ep"] + 1) if model.experts % e == 0)
+        legal = _largest_divisor(model.experts, cells["ep"])
         problems.append(f"ep={cells['ep']} does not divide the {model.experts} experts; ep={legal} does")
     ranks = cells["dp"] * cells["cp"] * cells["tp"]
     if ranks % (cells["ep"] * cells["etp"]):

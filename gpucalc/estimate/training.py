@@ -244,11 +244,7 @@ def _breakdown(ledger: Ledger) -> None:
         "backward": ledger["layer/activation-gradient/gemm"] + ledger["layer/weight-gradient/trained"],
     }
     parts = {
-        "host": ledger["layer/forward/busy"]
-        + ledger["layer/backward/busy"]
-        - device["forward"]
-        - device["backward"]
-        + ledger["layer/host/gap"],
+        "host": sum(np.maximum(ledger[f"layer/{d}/busy"] - device[d], 0.0) for d in device) + ledger["layer/host/gap"],
         "recompute": ledger["layer/recompute/time"],
         "fsdp/exposed": ledger["layer/fsdp/exposed"],
     }
