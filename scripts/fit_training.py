@@ -41,7 +41,7 @@ from gpucalc.validation_metrics import MINIMUM_ROWS, quantile
 
 CAP = math.log(2)  # an error beyond a factor of two counts as one: such a row has another cause
 SOFTEN = 0.02  # errors below 2 % are as good as equal
-PULL = 2e-4  # weight of one squared log-deviation from the prior
+PULL = 1e-3  # weight of one squared log-deviation from the prior, or from the profile that is extended
 LEAST_HALF_WIDTH = 0.04  # repeats of one configuration differ by 1 to 4 %
 BLOCK = 8_192
 
@@ -57,6 +57,7 @@ class Parameter:
     prior: float
     high: float
     rows: np.ndarray
+    parents: tuple[str, ...]
 
     @property
     def name(self) -> str:
@@ -94,7 +95,11 @@ def parameters(folder: Path, rows: list[Checked], wanted: set[str] | None) -> li
             low, prior, high = bounds(chain[profile], constant, value)
             if value <= 0:
                 continue
-            found.append(Parameter(profile, constant, value, low, prior, high, np.array(index, dtype=int)))
+            found.append(
+                Parameter(
+                    profile, constant, value, low, prior, high, np.array(index, dtype=int), tuple(chain[profile][1:])
+                )
+            )
     return found
 
 
@@ -208,13 +213,34 @@ class Objective:
         self.prior = np.log([p.prior for p in model.fitted])
         self.low = np.log([p.low for p in model.fitted])
         self.high = np.log([p.high for p in model.fitted])
+        # Row j: the constant free[j], minus the same constant of the nearest profile that it extends, if any.
+        place = {(p.profile, p.constant): k for k, p in enumerate(model.fitted)}
+        self.lean = np.zeros((len(free), len(model.fitted)))
+        self.anchor = np.zeros(len(free))
+        for j, k in enumerate(free):
+            parameter = model.fitted[k]
+            self.lean[j, k] = 1.0
+            parent = next((q for n in parameter.parents if (q := place.get((n, parameter.constant))) is not None), None)
+            if parent is None:
+                self.anchor[j] = self.prior[k]
+            else:
+                self.lean[j, parent] = -1.0
         in_use = set(self.used.tolist())
         self.touched = {k: np.array([i for i in model.touched[k] if i in in_use], dtype=int) for k in free}
 
     def cost(self, residual: np.ndarray, x: np.ndarray) -> float:
         """The objective for residuals of all rows (zero where unused)."""
         data = float(np.sum(self.weight * np.minimum(np.abs(residual), CAP)))
-        return data + PULL * float(np.sum((x[self.free] - self.prior[self.free]) ** 2))
+        return data + PULL * float(np.sum(self.deviations(x) ** 2))
+
+    def deviations(self, x: np.ndarray) -> np.ndarray:
+        """How far the free constants are from where they are pulled to.
+
+        A constant of a profile that extends another is pulled to the other's value: where the data do not
+        tell two frameworks apart they have one value, and a framework without rows has its parent's.
+        """
+        found: np.ndarray = self.lean @ x - self.anchor
+        return found
 
     def residuals(self, points: list[np.ndarray]) -> list[np.ndarray]:
         """log(predicted / measured) of all rows at several points."""
@@ -242,8 +268,9 @@ class Objective:
                 slopes[rows, j] = (answer[self.target] - self.measured[rows] - residual[rows]) / change
             size = np.abs(residual)
             weight = self.weight / np.maximum(size, SOFTEN) * np.where(size > CAP, 0.1, 1.0)
-            matrix = slopes.T @ (weight[:, None] * slopes) + 2 * PULL * np.eye(len(self.free))
-            gradient = slopes.T @ (weight * residual) + 2 * PULL * (x[self.free] - self.prior[self.free])
+            lean = self.lean[:, self.free]
+            matrix = slopes.T @ (weight[:, None] * slopes) + 2 * PULL * lean.T @ lean
+            gradient = slopes.T @ (weight * residual) + 2 * PULL * lean.T @ self.deviations(x)
             candidates = []
             for extra in (damping / 10, damping, damping * 10, damping * 100):
                 shift = -np.linalg.solve(matrix + extra * np.eye(len(self.free)), gradient)
@@ -468,17 +495,18 @@ def kernel_left_out_error(root: Path) -> float:
 
 def main() -> None:
     """Fit, hold out, report; write when asked to."""
-    global MODEL
+    global MODEL, PULL
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file")
     parser.add_argument("--write", action="store_true", help="profiles, held_out.csv, bands.csv, training_fit.csv")
     parser.add_argument("--folds", type=int, default=0, help="parts to hold out at random")
     parser.add_argument("--loso", action="store_true", help="leave each source out in turn")
     parser.add_argument("--constants", help="fit these only, separated by commas; the others keep their value")
+    parser.add_argument("--pull", type=float, default=PULL, help="weight of the pull towards priors")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--keep", action="store_true", help="with --write: held_out.csv and bands.csv only")
     given = parser.parse_args()
-    began = time.time()
+    began, PULL = time.time(), given.pull
     root = catalog.shipped()
     records = [text_record(r) for block in read_rows(given.file).blocks for r in block]
     wanted = set(given.constants.split(",")) if given.constants else None

@@ -221,5 +221,5 @@ def test_memory_does_not_grow_with_the_space() -> None:
     job = {**LLAMA, "model": "llama-3.1-70b"}
     small, little = peak({**job, "n_gpus": 256, "global_batch": 512})
     large, much = peak({**job, "n_gpus": 1024, "global_batch": 4096})
-    assert large > 2 * small
+    assert large > 1.4 * small
     assert much < 1.3 * little
