@@ -406,6 +406,7 @@ def software_columns(cells: Mapping[str, Any], model: Model, device: Device, pro
         "adapter_state_bytes": ADAPTER_STATE_BYTES,
         "dequantises": float(method == "qlora"),
         "flash": float(cells["flash_attention"] != "no"),
+        "expert_host_ratio": profile.by_architecture("expert_host_ratio", device.arch),
         "serial_gap_seconds": profile.by_architecture("serial_gap_seconds", device.arch),
         "kernel_generation": profile.by_architecture(f"flash_rate_{kernel}", device.arch),
         "full_head_dim": 1.0 if kernel == "fa1" else 128.0,  # FlashAttention 1 is no slower for small heads

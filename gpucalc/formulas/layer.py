@@ -182,10 +182,12 @@ def launched_operations(
     adapters: Flag,
     moe_layers: Count,
     layers: Count,
+    dequantises: Flag = 0.0,
     base_operations: Count = 12.0,
     flash_operations: Count = 4.0,
     parallel_operations: Count = 4.0,
     adapter_ratio: Ratio = 1.6,
+    dequantise_ratio: Ratio = 0.7,
     expert_ratio: Ratio = 10.0,
 ) -> Count:
     """Host operations that launch one layer's forward pass, mean over dense and expert layers.
@@ -194,7 +196,8 @@ def launched_operations(
     16.0
     """
     dense = base_operations + flash_operations * flash + parallel_operations * (tp > 1)
-    return dense * (1 + (adapter_ratio - 1) * adapters) * (1 + (expert_ratio - 1) * moe_layers / layers)
+    adapted = 1 + (adapter_ratio - 1) * adapters + dequantise_ratio * dequantises
+    return dense * adapted * (1 + (expert_ratio - 1) * moe_layers / layers)
 
 
 @formula(symbol="t_host", cite="gpucalc-calibration", valid="")
