@@ -1,0 +1,55 @@
+"""The prose of docs/accuracy.md; figures are computed by make_accuracy_page.py."""
+
+INTRODUCTION = """\
+How far predictions are from published measurements. `gpucalc validate` prints these figures from the rows that
+ship with the package (`hardware_db/measurements`), and `gpucalc validate my_runs.csv` the same for your own runs.
+
+Errors are |predicted / measured − 1| of the step time; bias is the median of predicted / measured − 1. Three
+predictions of a row are compared: with the shipped constants, which were fitted with that row; with constants
+fitted without it (a fifth of every source held out at random); and with constants fitted without any row of its
+source. The last one is what to expect of a cluster and a software stack that nobody has measured for us. The
+hardware calibration of kernels and collectives is the same in all three: it rests on kernel timings, not on
+training runs."""
+
+FITTED = """\
+The kernel constants (`hardware_db/calibration/gemm.csv`, `attention.csv`, `memory.csv`, `collectives.csv`,
+`alltoall.csv`) are fitted to timings of single kernels and collectives; their files state rows, errors of the fit
+and of shapes held out. On top of them {count} constants of software profiles (`hardware_db/profiles`, origin
+"fitted") are fitted to the training runs by `scripts/fit_training.py`: those of memory to peaks whose counter is
+stated, the others to step times, within physical bounds, with a weak pull towards a prior that no training run
+has set, and of a profile towards the profile that it extends. Every source weighs the same (one with fewer than
+five rows less), and an error beyond a factor of two counts as a factor of two. A profile is chosen by the
+framework and the software's date, never by the source of a row. Constants whose value hardly moves when one source
+is left out are determined by several sources; a wide range says that one source alone determines them."""
+
+SETTINGS_TRIED = """\
+Three weights of the pull towards priors were tried (0.0002, 0.001, 0.005); the figures with sources left out chose
+between them. The bounds and priors were written down before the fit (`scripts/fit_training_bounds.py`)."""
+
+PEERS_NOTE = """\
+What other tools state of themselves, on rows that their makers chose; none of these figures was measured on the
+rows above unless it says so."""
+
+PEERS = [
+    ["Calculon (2024)", "3.65 % mean, 8.87 % largest step-time error",
+     "8 A100 runs of one paper; on 16 further runs of the same cluster that it does not ship, 10.3 to 12.1 % measured"],
+    ["SimuMax 1.2 (2026)", "B200: time 5.6 %, memory 0.46 % mean; A100 PCIe 1.5 % and 1.4 %",
+     "one node, truncated models, kernel efficiencies measured on the same shapes"],
+    ["llm-cluster-simulator 1.1.2 (2026)", "9 runs within 3 points of MFU; mixtures and some others +108 to +224 %",
+     "published runs, some of them used for its curves"],
+    ["llm-analysis (2024)", "GPU-hours −5.6 to +9.5 %", "the efficiency is an input"],
+    ["vTrain (2024)", "8.37 % on one node, 14.73 % on many", "kernels profiled on the target GPU"],
+    ["Primus projection (2026)", "+7.2, +5.3, −9.2, −7.8 %", "four runs, layer times measured"],
+    ["Charon (2026)", "3.74 % training, 5.35 % overall", "abstract of its paper"],
+    ["operator-level regression (arXiv 2509.22832)", "4.98 % A100, 9.38 % GH200",
+     "sampled kernels, models up to 20 B, 128 GPUs"],
+    ["GenZ, LLM-Viewer", "relative statements", "pure roofline; about 55 % optimistic on measured serving"],
+]  # fmt: skip
+
+UNTRUSTED = """\
+These rows are predicted and reported apart. The reason is always what the source leaves out or contradicts, as its
+notes say, never our error: an unstated network, an unstated number of heads, a GPU that is not named, a stated
+network that contradicts the source's own single-node times."""
+
+KNOWN_MISSES = """\
+The trusted rows that are farthest off, with the shipped constants."""
