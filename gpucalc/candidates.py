@@ -284,6 +284,9 @@ def _layouts(
     rows |= {name: np.tile(column, count) for name, column in around.items()}
     replicas, group = rows["dp"] * cp, rows["shard_group"]
     wrong = (group > 0) & ((replicas <= group) | (replicas % np.maximum(group, 1) != 0))
+    holders = replicas * tp // (ep * etp)  # ranks with the same experts; fewer than a group are one group
+    if space.experts:
+        wrong |= (group > 0) & (holders > group) & (holders % np.maximum(group, 1) != 0)
     rows = _reject(space, rows, wrong, SHARDING, 1)
     length = len(rows["pp"])
     fixed = dict(zip(CUT, (tp, cp, ep, etp, micro_batch, sequence_parallel), strict=True))

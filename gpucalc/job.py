@@ -244,6 +244,9 @@ def layout_problems(cells: Mapping[str, Any], model: Model) -> list[str]:
     group = cells.get("shard_group")
     if group and (cells["dp"] * cells["cp"]) % group:
         problems.append(f"shard_group={group} does not divide dp·cp = {cells['dp'] * cells['cp']}")
+    holders = ranks // (cells["ep"] * cells["etp"])
+    if group and model.experts and holders > group and holders % group:
+        problems.append(f"shard_group={group} does not divide the {holders} ranks that hold the same experts")
     return problems
 
 

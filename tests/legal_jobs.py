@@ -36,7 +36,9 @@ def database() -> Database:
 
 def solve(*rows: dict[str, Any], detail: bool = True) -> Ledger:
     """The ledger of rows of cells."""
-    return estimate_training(stack([resolve(row, database()) for row in rows]), detail=detail)
+    columns = stack([resolve(row, database()) for row in rows])
+    with np.errstate(divide="raise", invalid="raise", over="raise"):
+        return estimate_training(columns, detail=detail)
 
 
 def value(ledger: Ledger, path: str, row: int = 0) -> float:
@@ -49,7 +51,8 @@ def changed(job: Job, **columns: float) -> Ledger:
     """The ledger of a job some of whose columns are replaced: a faster link, a higher peak."""
     unknown = set(columns) - set(job.columns)
     assert not unknown, f"no such columns: {unknown}"
-    return estimate_training(Columns({**job.columns, **columns}), detail=True)
+    with np.errstate(divide="raise", invalid="raise", over="raise"):
+        return estimate_training(Columns({**job.columns, **columns}), detail=True)
 
 
 @st.composite

@@ -11,7 +11,7 @@ import pytest
 from legal_jobs import database
 
 from gpucalc import search
-from gpucalc.candidates import BATCH, DIVIDES_HEADS, PARTS_GPUS, STAGES, cuts, divisors, make_space
+from gpucalc.candidates import BATCH, DIVIDES_HEADS, PARTS_GPUS, SHARDING, STAGES, cuts, divisors, make_space
 from gpucalc.errors import UsageError
 from gpucalc.job import predict, resolve
 from gpucalc.label import label_cells
@@ -205,6 +205,17 @@ def test_progress_counts_up_to_what_was_evaluated() -> None:
     result = plan(LLAMA, database(), progress=seen.append)
     assert seen == sorted(seen)
     assert seen[-1] == result.evaluated
+
+
+@pytest.mark.filterwarnings("error")
+def test_no_layout_of_sharded_experts_is_lost_to_an_undefined_number() -> None:
+    """Groups of 8 cannot share 12 holders of the same experts: rejected by name, not by a NaN."""
+    question = {**MIXTURE, "n_gpus": 96, "global_batch": 96, "zero_stage": 3, "shard_group": 8, "tp": 1, "pp": 1}
+    result = plan(question, database(), objective="memory", top=100)
+    assert result.rejected[SHARDING] > 0
+    assert all(np.isfinite(row["pred_step_time_s"]) for row in result.rows)
+    with pytest.raises(UsageError, match="12 ranks that hold the same experts"):
+        resolve({**question, "dp": 96, "ep": 8}, database())
 
 
 def test_memory_does_not_grow_with_the_space() -> None:
