@@ -422,8 +422,10 @@ def verify(folder: Path, model: Model, x: np.ndarray) -> None:
         again = check_rows([r.record for r in model.rows], Database((str(overlay),)))
         seen = np.exp(model.full(x)[0])
         apart = [abs((a.seconds("shipped") or 0) / s - 1) for a, s in zip(again, seen, strict=True)]
-    worst = int(np.argmax(apart))
-    if apart[worst] > 5e-3:  # four digits are written
+    # Four digits are written; a row near a whole number of recomputed layers may tip over by one.
+    allowed = [5e-2 if row.job.columns["recompute"] < 0 else 5e-3 for row in model.rows]
+    worst = int(np.argmax(np.array(apart) / allowed))
+    if apart[worst] > allowed[worst]:
         name = f"row {model.rows[worst].identity}, {apart[worst]:.1%} apart"
         raise SystemExit(f"a constant reaches the estimate in a way the fit does not know: {name}")
 
