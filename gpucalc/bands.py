@@ -84,7 +84,7 @@ def widened(one: tuple[float, float], other: tuple[float, float]) -> tuple[float
     (0.9, 1.1)
     >>> low, high = widened((0.8, 1.25), (0.8, 1.25))
     >>> round(low, 4), round(high, 4)
-    (0.7294, 1.3711)
+    (0.7294, 1.371)
     """
     down, up = (math.hypot(math.log(a), math.log(b)) for a, b in zip(one, other, strict=True))
     return math.exp(-down), math.exp(up)
