@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from fit_training_bounds import MEMORY, bounds
+from fit_training_bounds import MEMORY, bounds, stated
 
 from gpucalc import catalog
 from gpucalc.bands import ASSUMED_KERNELS, FAMILIES, family_of
@@ -520,6 +520,10 @@ def main() -> None:
         MODEL = model = Model(rows, parameters(overlay / "profiles", rows, wanted))
         present = np.log([p.value for p in model.fitted])
         verify(overlay / "profiles", model, present + 0.03)
+    bare = [p.name for p in model.fitted if not stated([p.profile, *p.parents], p.constant)]
+    if bare and (given.loso or given.folds):
+        # Their prior would be their present value, which rows now held out have helped to fit.
+        raise SystemExit(f"state bounds and a prior in fit_training_bounds.py: {', '.join(bare)}")
 
     jobs: list[tuple[str, np.ndarray]] = [("all", np.array([], dtype=int))]
     if given.loso:

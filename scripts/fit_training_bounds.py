@@ -34,6 +34,11 @@ BOUNDS: dict[str, tuple[float, float, float]] = {
     "backward_elementwise_ratio": (1.2, 1.7, 2.5),
     # Two to ten kernels of a few microseconds.
     "elementwise_launch": (3e-6, 1.2e-5, 6e-5),
+    # A copy of each operand by rows and one by columns where blocks of 32 share a scale.
+    "cast_share_mx": (0.2, 0.8, 1.5),
+    # Over the efficiency of 16-bit products; isolated 4-bit products reach 0.85 to 0.9 of it.
+    "fp4_gemm_efficiency": (0.4, 0.85, 1.0),
+    "p2p_exposed_interleaved": (0.1, 0.5, 1.0),
     # From all casts fused to none.
     "cast_share": (0.1, 0.5, 1.2),
     # Spread of step times between GPUs grows with their number; 0 to 2 % per doubling.
@@ -102,6 +107,12 @@ MEMORY = (
     *("reserved_fixed", "device_factor", "device_fixed"),
 )
 WHERE_NO_BOUNDS = 2.0  # a constant that is not listed may move by this factor around its present value
+
+
+def stated(chain: list[str], constant: str) -> bool:
+    """Whether the bounds of a constant stand above; without, its prior is its present value."""
+    names = [*(f"{profile}.{constant}" for profile in chain), constant]
+    return any(n in BOUNDS for n in names) or any(n.endswith("*") and fnmatch(constant, n) for n in BOUNDS)
 
 
 def bounds(chain: list[str], constant: str, value: float) -> tuple[float, float, float]:
