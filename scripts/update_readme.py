@@ -1,0 +1,136 @@
+"""Run the commands of README.md and write what they print; fill its accuracy table from `gpucalc validate`.
+
+    python scripts/update_readme.py            # write
+    python scripts/update_readme.py --check    # compare only; status 1 when a block differs
+
+In a ```console block, a line `$ command` is run by bash and its output follows; the screen shows both streams, as
+a terminal does. Between <!-- accuracy --> and <!-- /accuracy --> stands the table of measured against predicted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.S | re.M)
+ACCURACY = re.compile(r"(?<=<!-- accuracy -->\n).*?(?=<!-- /accuracy -->)", re.S)
+SECONDS = re.compile(r"\bin \d+\.\d+ s\b")
+
+
+def run(command: str) -> str:
+    """What a terminal would show of a command, output and errors in the order in which they were written."""
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "120"}
+    done = subprocess.run(
+        ["bash", "-c", command],
+        cwd=ROOT,
+        env=env,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=120,
+    )
+    return "\n".join(line.rstrip() for line in done.stdout.rstrip().splitlines())
+
+
+def screen(block: str) -> str:
+    """A console block with the output of its commands as it is now."""
+    commands = [line[2:] for line in block.splitlines() if line.startswith("$ ")]
+    return "".join(f"$ {command}\n{output}\n" if (output := run(command)) else f"$ {command}\n" for command in commands)
+
+
+def same(one: str, other: str) -> bool:
+    """Whether two screens show the same but for the time a search took."""
+    return SECONDS.sub("in N s", one) == SECONDS.sub("in N s", other)
+
+
+def accuracy() -> str:
+    """The accuracy table: trusted measurements by family."""
+    out = subprocess.run(
+        [sys.executable, "-m", "gpucalc", "validate", "-f", "json", "--by", "family"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    return table(json.loads(out))
+
+
+VIEWS = {"": "", "random_": ", rows held out", "left_out_": ", source left out"}
+FIGURES = {"median_pct": "median", "p90_pct": "p90", "bias_pct": "bias"}
+
+
+def table(document: dict[str, Any]) -> str:
+    """The sections of a validation that a reader of the README looks for, as Markdown."""
+    lines = [*document["all"], *document["by_family"]]
+    views = [view for view in VIEWS if f"{view}median_pct" in lines[0]]
+    heads = ["step time", "rows", *(f"{name}{VIEWS[view]}" for view in views for name in FIGURES.values()), "in band"]
+    rows = [
+        [
+            line["group"],
+            f"{line['rows']:,}",
+            *(_percent(line[f"{view}{key}"], sign=key == "bias_pct") for view in views for key in FIGURES),
+            _percent(line["inside_pct"]),
+        ]
+        for line in lines
+    ]
+    memory, order = document["memory"][0], document["ranking"][0]
+    fit = document["fit"][0]
+    sentences = [
+        f"Peak memory, {memory['rows']} runs whose counter is stated: median error {_percent(memory['median_pct'])}, "
+        f"90th percentile {_percent(memory['p90_pct'])}. Of {fit['ran']} runs that worked {fit['ran_and_fits']} are "
+        f"said to fit and {fit['ran_and_risky']} to be risky; of {fit['ended_oom']} that ran out of memory "
+        f"{fit['ended_oom_and_oom']} are said not to fit. In {order['pairs']} pairs of layouts of one job "
+        f"{_percent(order['right_pct'], 0)} stand in the measured order.",
+    ]
+    missed = [target for target in document.get("targets", []) if target.get("missed")]
+    if missed:
+        sentences += [
+            "",
+            f"{len(missed)} of the {len(document['targets'])} targets that `gpucalc validate` lists are missed.",
+        ]
+    shown = [heads, ["---", *["---:"] * (len(heads) - 1)], *rows]
+    return "\n".join([*(f"| {' | '.join(row)} |" for row in shown), "", *sentences]) + "\n"
+
+
+def _percent(value: float | None, digits: int = 1, sign: bool = False) -> str:
+    return "" if value is None else f"{value:{'+' if sign else ''}.{digits}f} %"
+
+
+def updated(text: str, accuracy_table: Callable[[], str] = accuracy) -> str:
+    """The README with its screens and its table as they are now; a screen that only took another time is kept."""
+
+    def renew(found: re.Match[str]) -> str:
+        now = screen(found[1])
+        return found[0] if same(found[1], now) else f"```console\n{now}```"
+
+    text = CONSOLE.sub(renew, text)
+    return ACCURACY.sub(lambda _: accuracy_table(), text)
+
+
+def main() -> int:
+    """Write or compare the README."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="compare only")
+    check = parser.parse_args().check
+    before = README.read_text(encoding="utf-8")
+    after = updated(before)
+    if before == after:
+        print("README.md: up to date")
+        return 0
+    if not check:
+        README.write_text(after, encoding="utf-8")
+    print(f"README.md: {'out of date' if check else 'written'}")
+    return int(check)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
