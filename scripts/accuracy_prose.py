@@ -67,7 +67,7 @@ What the residuals have in common, and why it is not modelled:
 * **MaxText.** Its six rows are run under XLA and predicted with the profile of PyTorch FSDP, 20 to 40 % too slow.
 * **One run as a source.** Where a source is the only one with its framework (DeepSpeed ZeRO-3 of 2021, torchtune,
   Composer), nothing is left that determines its constants once it is held out; the priors decide.
-* **Out of memory.** Ten runs ended so among the trusted rows; one run more or less found moves the figure by ten points.
+* **Out of memory.** Ten runs ended so among the trusted rows; one more or less found moves the figure by ten points.
 
 The bands were set on the same held-out predictions on which their coverage is reported; the factors are few
 (two a family), so the coverage is only slightly flattering.

@@ -128,16 +128,27 @@ def kernel_lines() -> str:
     return table(["kind", "rows of", "rows", "median, %", "p90, %", "bias, %"], body)
 
 
+# Words of a note that say what a source leaves out or contradicts, the weightiest first.
+DOUBTS = ("NOT TRUSTED", "NOISY", "not stated", "not in the document", "not usable", "not a fixed", "inferred",
+          "approximate", "unverified", "assumed", "from memory", "early iteration", "paged")  # fmt: skip
+
+
+def reason_of(notes: str) -> str:
+    """The one or two clauses of a row's notes that say why it is not trusted; all of them where none is plain."""
+    clauses = [clause.strip() for clause in notes.split(";")]
+    doubtful = [clause for word in DOUBTS for clause in clauses if word in clause]
+    return "; ".join(list(dict.fromkeys(doubtful))[:2] or clauses[:2])[:200]
+
+
 def untrusted_table() -> str:
     """Rows that do not state all that decides their time, with their own reasons."""
     found: dict[tuple[str, str], list[str]] = {}
     for row in shipped_rows():
         if row["strict"] == "False":
-            reason = row["notes"].split(";")[0] if "NOT STRICT" not in row["notes"] else row["notes"]
-            found.setdefault((row["source"], reason[:160]), []).append(row["id"])
+            found.setdefault((row["source"], reason_of(row["notes"])), []).append(row["id"])
     body = [[source, ", ".join(ids[:6]) + (" …" if len(ids) > 6 else ""), len(ids), reason]
             for (source, reason), ids in found.items()]  # fmt: skip
-    return table(["source", "rows", "count", "first note"], body)
+    return table(["source", "rows", "count", "from their notes"], body)
 
 
 def page(found: Mapping[str, Any]) -> str:
