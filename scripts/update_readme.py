@@ -64,22 +64,24 @@ def accuracy() -> str:
     return table(json.loads(out))
 
 
-VIEWS = {"": "", "random_": ", rows held out", "left_out_": ", source left out"}
-FIGURES = {"median_pct": "median", "p90_pct": "p90", "bias_pct": "bias"}
+# Figures of `gpucalc validate` → heading; those of predictions held out are there once a fit has made them.
+FIGURES = {
+    "median_pct": "median in the fit",
+    "random_median_pct": "rows held out",
+    "left_out_median_pct": "source left out",
+    "left_out_p90_pct": "its p90",
+    "left_out_bias_pct": "its bias",
+    "inside_pct": "in band",
+}
 
 
 def table(document: dict[str, Any]) -> str:
     """The sections of a validation that a reader of the README looks for, as Markdown."""
     lines = [*document["all"], *document["by_family"]]
-    views = [view for view in VIEWS if f"{view}median_pct" in lines[0]]
-    heads = ["step time", "rows", *(f"{name}{VIEWS[view]}" for view in views for name in FIGURES.values()), "in band"]
+    figures = {key: heading for key, heading in FIGURES.items() if key in lines[0]}
+    heads = ["step time", "rows", *figures.values()]
     rows = [
-        [
-            line["group"],
-            f"{line['rows']:,}",
-            *(_percent(line[f"{view}{key}"], sign=key == "bias_pct") for view in views for key in FIGURES),
-            _percent(line["inside_pct"]),
-        ]
+        [line["group"], f"{line['rows']:,}", *(_percent(line[key], sign="bias" in key) for key in figures)]
         for line in lines
     ]
     memory, order = document["memory"][0], document["ranking"][0]
