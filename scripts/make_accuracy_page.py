@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import csv
 import io
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -136,6 +137,8 @@ DOUBTS = ("NOT TRUSTED", "NOISY", "not stated", "not in the document", "not usab
 def reason_of(notes: str) -> str:
     """The one or two clauses of a row's notes that say why it is not trusted; all of them where none is plain."""
     clauses = [clause.strip() for clause in notes.split(";")]
+    # "runtime 2.58 min (not a fixed-length step time)": what stands in the brackets is the reason.
+    clauses = [re.sub(r"^(?:run)?time .*\((not|iterations) (.*)\)$", r"\1 \2", clause) for clause in clauses]
     doubtful = [clause for word in DOUBTS for clause in clauses if word in clause]
     return "; ".join(list(dict.fromkeys(doubtful))[:2] or clauses[:2])[:200]
 
