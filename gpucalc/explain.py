@@ -1,4 +1,4 @@
-"""Why a layout takes the time and memory it does: the ledger of one row as trees, and the facts a reader doubts first."""
+"""Why a layout takes its time and memory: the ledger of one row as trees, and the facts a reader doubts first."""
 
 from __future__ import annotations
 

@@ -86,8 +86,8 @@ class Columns(Mapping[str, Any]):
             combined, size = combined * levels + codes, size * levels
         index, first, _ = _compress(combined, size)
         reduced = {n: self._values[n][first] for n in varying}
-        codes = {n: (self._codes[n][0][first], self._codes[n][1]) for n in varying}
-        return Columns({**scalars, **reduced}, codes), index
+        kept = {n: (self._codes[n][0][first], self._codes[n][1]) for n in varying}
+        return Columns({**scalars, **reduced}, kept), index
 
     def row(self, index: int) -> dict[str, Any]:
         """One row as plain values."""

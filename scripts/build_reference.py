@@ -36,7 +36,7 @@ def _argument(info: Any, name: str) -> str:
 def _formula(info: Any) -> list[str]:
     unit = info.units["return"].symbol
     sentence = " ".join((inspect.getdoc(info.function) or "").split("\n\n")[0].split())
-    lines = [f"### {info.symbol} — `{info.name}`", "", sentence, "", "```python", *_wrapped(info.expression), "```", ""]
+    lines = [f"### {info.symbol} — `{info.name}`", "", sentence, "", "```text", *_wrapped(info.expression), "```", ""]
     lines.append(f"- result: {unit or 'a number'}")
     lines.append(f"- arguments: {', '.join(_argument(info, name) for name in info.parameters)}")
     if info.valid:
