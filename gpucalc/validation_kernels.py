@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gpucalc import catalog
+from gpucalc.efficiency import parse_table
 from gpucalc.errors import UsageError
 from gpucalc.hardware import Database
-from gpucalc.validation_metrics import errors_of
+from gpucalc.validation_metrics import errors_of, quantile
 from gpucalc.validation_report import Line, percent
 
 # kind → columns that may be grouped by; the measured column is time_us in all of them.
@@ -87,3 +89,56 @@ def kernel_report(
         ],
         "no_prediction": [{**dict(r), "pred_error": p["pred_error"]} for r, p, ratio in pairs if p.get("pred_error")],
     }
+
+
+# What kernels are meant to reach: name, kind, rows, limit for shapes held out, limit for a device left out.
+_PRODUCTS = ("bfloat16", "fp8")
+_TARGETS = (
+    ("matrix products, bf16 and fp8", "gemm", lambda r: r.get("dtype") in _PRODUCTS, 0.06, 0.12),
+    (
+        "matrix products, bf16 and fp8, m, n, k ≥ 1024",
+        "gemm",
+        lambda r: r.get("dtype") in _PRODUCTS and _large(r),
+        0.035,
+        0.12,
+    ),
+    ("attention", "attention", lambda r: True, 0.05, 0.12),
+    ("collectives inside a scale-up domain", "collective", lambda r: True, 0.05, 0.12),
+)
+
+
+def kernel_targets(tables: Mapping[str, Sequence[dict[str, str]]], db: Database) -> list[Line]:
+    """The figures to reach on the shipped samples of shapes held out, and with a device left out of the fit.
+
+    `tables` is kind → records. The second figure is read from the calibration, where the fit has left it.
+    """
+    lines: list[Line] = []
+    for name, kind, wanted, limit, limit_left_out in _TARGETS:
+        records = [r for r in tables[kind] if wanted(r)]
+        ratios = [_ratio(r, p) for r, p in zip(records, predict_kernels(kind, records, db), strict=True)]
+        found, left_out = errors_of(ratios).median, _device_left_out(kind)
+        missed = [
+            v for v, f, most in (("random", found, limit), ("left_out", left_out, limit_left_out)) if f and f > most
+        ]
+        lines.append(
+            {
+                "target": name,
+                "sense": "at most",
+                "limit_random_pct": 100 * limit,
+                "limit_left_out_pct": 100 * limit_left_out,
+                "random_pct": percent(found),
+                "left_out_pct": percent(left_out),
+                "missed": ", ".join(missed),
+            }
+        )
+    return lines
+
+
+def _device_left_out(kind: str) -> float | None:
+    """Median over devices of the error when the device is left out of the fit of its kind; None where not recorded."""
+    if kind == "collective":
+        return None
+    path = catalog.shipped() / "calibration" / f"{kind}.csv"
+    rows = parse_table(kind, catalog.read_text(path, catalog.shipped()), path.name)
+    errors = [float(r.description["left_out_error"]) for r in rows if r.description["left_out_error"]]
+    return quantile(errors, 0.5) if errors else None

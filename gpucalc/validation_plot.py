@@ -25,7 +25,8 @@ def draw(rows: Sequence[Checked], path: str) -> None:
     for family, title in FAMILY_TITLES.items():
         chosen = [(m, p) for r, m, p in points if r.families[0] == family]
         if chosen:
-            axes.scatter(*zip(*chosen, strict=True), s=14, alpha=0.6, label=f"{title} ({len(chosen)})")
+            measured, predicted = zip(*chosen, strict=True)
+            axes.scatter(measured, predicted, s=14, alpha=0.6, label=f"{title} ({len(chosen)})")
     low = min(min(m, p) for _, m, p in points) * 0.8
     high = max(max(m, p) for _, m, p in points) * 1.25
     axes.plot([low, high], [low, high], color="black", linewidth=0.8)

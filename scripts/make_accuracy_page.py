@@ -23,7 +23,7 @@ from gpucalc import catalog
 from gpucalc.bands import FAMILIES, bands
 from gpucalc.hardware import Database
 from gpucalc.validation import check_shipped, shipped_rows
-from gpucalc.validation_kernels import SHIPPED_TABLES, kernel_report
+from gpucalc.validation_kernels import SHIPPED_TABLES, kernel_report, kernel_targets
 from gpucalc.validation_metrics import listed_groups
 from gpucalc.validation_report import report
 
@@ -38,7 +38,10 @@ Line = Mapping[str, Any]
 def figures() -> dict[str, Any]:
     """The report of the shipped training runs."""
     rows = check_shipped(Database())
-    return report(rows, listed_groups(rows, shipped_rows("ranking_groups")), ("source", "family"), worst=25)
+    found = report(rows, listed_groups(rows, shipped_rows("ranking_groups")), ("source", "family"), worst=25)
+    tables = {kind: shipped_rows(name) for kind, name in SHIPPED_TABLES.items()}
+    found["targets"] += kernel_targets(tables, Database())
+    return found
 
 
 def golden_text(found: Mapping[str, Any]) -> str:

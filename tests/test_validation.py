@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gpucalc.hardware import Database
 from gpucalc.validation import LEFT_OUT, RANDOM, SHIPPED, Checked, Prediction, check_rows, check_shipped, shipped_rows
+from gpucalc.validation_kernels import SHIPPED_TABLES, kernel_targets
 from gpucalc.validation_metrics import (
     Errors,
     balanced,
@@ -152,6 +153,7 @@ def test_regression_gate(shipped: list[Checked]) -> None:
     with GOLDEN.open(encoding="utf-8") as stream:
         golden = list(csv.DictReader(line for line in stream if not line.startswith("#")))
     found = report(shipped, listed_groups(shipped, shipped_rows("ranking_groups")), ("source", "family"))
+    found["targets"] += kernel_targets({k: shipped_rows(t) for k, t in SHIPPED_TABLES.items()}, Database())
     now = {
         (section, str(line.get("group") or line.get("target")), name): value
         for section, lines in found.items()

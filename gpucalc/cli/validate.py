@@ -144,7 +144,13 @@ def _training(
         from gpucalc.validation_plot import draw
 
         draw(rows, plot)
-    return report(rows, groups, keys, worst, with_targets=not files)
+    found = report(rows, groups, keys, worst, with_targets=not files)
+    if not files:
+        from gpucalc.validation_kernels import SHIPPED_TABLES, kernel_targets
+
+        tables = {name: shipped_rows(table) for name, table in SHIPPED_TABLES.items()}
+        found["targets"] += kernel_targets(tables, db)
+    return found
 
 
 def _sections(found: Mapping[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
