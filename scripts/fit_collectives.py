@@ -14,52 +14,30 @@ from __future__ import annotations
 import argparse
 import csv
 import math
-import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gpucalc.efficiency_network import EXCHANGE_KERNELS, EXCHANGE_PHASES, FIELDS
-from gpucalc.estimate.collectives import (
-    BF16_TOKEN,
-    FP8_TOKEN,
-    collective_ledger,
-    exchange_ledger,
-    group_link_bandwidth,
+from gpucalc.calibrate_collectives import (
+    NVLS,
+    PAIRWISE,
+    RING,
+    START,
+    Collectives,
+    LogRatios,
+    held_out,
+    row_clusters,
 )
+from gpucalc.efficiency_network import EXCHANGE_KERNELS, EXCHANGE_PHASES, FIELDS
+from gpucalc.estimate.collectives import BF16_TOKEN, FP8_TOKEN, exchange_ledger
 from gpucalc.formulas.topology import ranks_per_domain
-from gpucalc.hardware import Database, resolve_cluster
+from gpucalc.hardware import Database
 from gpucalc.ledger import Columns
 
 AIC = "aiconfigurator-core 0.12.0 (Apache-2.0, (c) NVIDIA)"
 MLE = "stas00/ml-engineering @ 744d01e, network page"
 NCCL = "NVIDIA/nccl src/graph/tuning.cc @ 01afd20"
-RING = ("collective_startup", "link_efficiency", "link_step_latency", "chunk_latency", "own_chunk")
-PAIRWISE = ("all_to_all_startup", "all_to_all_efficiency")
-NVLS = ("nvls_efficiency", "nvls_chunk_latency")
-START = {
-    "collective_startup": 5e-6,
-    "link_efficiency": 0.8,
-    "link_step_latency": 1e-6,
-    "chunk_latency": 3e-6,
-    "own_chunk": 0.4,
-    "all_to_all_startup": 9e-6,
-    "all_to_all_efficiency": 0.95,
-    "nvls_efficiency": 0.65,
-    "nvls_chunk_latency": 8e-6,
-    "bridge_sharing": 0.7,
-    "bridge_exponent": 0.0,
-    "network_efficiency": 0.9,
-    "network_startup": 1e-4,
-    "network_step_latency": 0.0,
-    "network_chunk_latency": 1e-5,
-    "tree_efficiency": 0.9,
-    "rail_only_share": 1.0,
-    "nvls_minimum_ranks": math.inf,
-}
-SHARES = {"link_efficiency", "nvls_efficiency", "network_efficiency", "bridge_sharing"}
-SHARES |= {"exchange_efficiency", "exchange_network_efficiency", "own_chunk"}
 # Fewest GPUs of a domain from which NCCL reduces in the switch, as the measured all-reduces show.
 NVLS_RANKS = {"nvlink4": 6, "nvlink5": 6, "h200-sxm-141gb": 5}
 NOT_FITTED = {
@@ -69,106 +47,19 @@ NOT_FITTED = {
 UNITS = {"startup": "s", "latency": "s"}
 
 
-def held_out(row: dict[str, str]) -> bool:
-    """One row in three, by a hash of what it measures."""
-    names = ("gpu", "n_gpus", "op", "bytes", "kernel", "nodes", "tokens_per_gpu")
-    return zlib.crc32(" ".join(row.get(n, "") for n in names).encode()) % 3 == 0
-
-
 def read(path: str) -> list[dict[str, str]]:
     """Rows of a CSV file; lines that begin with # are skipped."""
     with open(path, encoding="utf-8") as stream:
         return list(csv.DictReader(line for line in stream if not line.startswith("#")))
 
 
-def descend(cost: Any, start: dict[str, float], free: tuple[str, ...], rounds: int = 150) -> dict[str, float]:
-    """Coordinate descent in the logarithm of each free constant, with a step per constant."""
-    point, best = dict(start), cost(start)
-    step = dict.fromkeys(free, 0.3)
-    for _ in range(rounds):
-        for name in free:
-            for sign in (1, -1):
-                trial = dict(point)
-                trial[name] = point[name] * math.exp(sign * step[name])
-                if name in SHARES and trial[name] > 1:
-                    continue
-                value = cost(trial)
-                if value < best - 1e-9:
-                    point, best = trial, value
-                    step[name] *= 1.3
-                    break
-            else:
-                step[name] *= 0.6
-        if max(step.values()) < 1e-3:
-            break
-    return point
-
-
-class Collectives:
-    """Measured rows as the columns of the formulas, by operation."""
-
-    def __init__(self, rows: list[dict[str, str]], db: Database) -> None:
-        """Resolve the clusters of the rows once."""
-        self.rows = rows
-        self.groups = []
-        for op in sorted({r["op"] for r in rows}):
-            index = [i for i, r in enumerate(rows) if r["op"] == op]
-            clusters = [
-                resolve_cluster(
-                    db,
-                    rows[i]["gpu"],
-                    int(rows[i]["n_gpus"]),
-                    gpus_per_node=None if rows[i]["nodes"] == "1" else int(rows[i]["n_gpus"]) // int(rows[i]["nodes"]),
-                )
-                for i in index
-            ]
-            ranks = np.array([float(rows[i]["n_gpus"]) for i in index])
-            domain = np.array([float(c.domain) for c in clusters])
-            fixed = {
-                "message": np.array([float(rows[i]["bytes"]) for i in index]),
-                "ranks": ranks,
-                "ranks_per_domain": ranks_per_domain(ranks, 1, domain),
-                "network_bandwidth": np.array([c.network_bandwidth_per_gpu for c in clusters]),
-            }
-            links = np.array([c.link_bandwidth for c in clusters])
-            seconds = np.array([float(rows[i]["time_us"]) * 1e-6 for i in index])
-            peers = np.array([float(c.peers) for c in clusters])
-            self.groups.append((op, index, fixed, links, peers, clusters[0].scale_up_topology, seconds))
-
-    def log_ratio(self, constants: dict[str, float]) -> np.ndarray:
-        """log(predicted/measured) of each row."""
-        found = np.empty(len(self.rows))
-        for op, index, fixed, links, peers, wiring, seconds in self.groups:
-            columns: dict[str, Any] = {**constants, **fixed, "all_reduce_startup": constants["collective_startup"]}
-            shape = {**constants, "link_bandwidth": links, "peers": peers}
-            columns["link_bandwidth"] = group_link_bandwidth(wiring, shape, fixed["ranks_per_domain"])
-            found[index] = np.log(collective_ledger(op, Columns(columns))["time"] / seconds)
-        return found
-
-    def fit(self, start: dict[str, float], free: tuple[str, ...]) -> dict[str, float]:
-        """Constants that minimise the mean absolute log ratio."""
-        return descend(lambda c: float(np.mean(np.abs(self.log_ratio(c)))), start, free)
-
-    def error(self, constants: dict[str, float]) -> float:
-        """Median of |predicted/measured - 1|."""
-        return float(np.median(np.abs(np.expm1(self.log_ratio(constants)))))
-
-
-class Exchanges:
+class Exchanges(LogRatios):
     """Measured dispatch or combine rows of one kernel as the columns of the formulas."""
 
     def __init__(self, rows: list[dict[str, str]], kernel: str, phase: str, db: Database) -> None:
         """Resolve the clusters of the rows once."""
         self.kernel = kernel
-        clusters = [
-            resolve_cluster(
-                db,
-                r["gpu"],
-                int(r["gpus"]),
-                gpus_per_node=None if r["nodes"] == "1" else int(r["gpus"]) // int(r["nodes"]),
-            )
-            for r in rows
-        ]
+        clusters = row_clusters(db, rows, "gpus")
         ranks = np.array([float(r["gpus"]) for r in rows])
         local = ranks_per_domain(ranks, 1, np.array([float(c.domain) for c in clusters]))
         self.fixed: dict[str, Any] = {
@@ -189,13 +80,10 @@ class Exchanges:
         found: np.ndarray = np.log(ledger["time"] / self.seconds)
         return found
 
-    def fit(self, start: dict[str, float], free: tuple[str, ...]) -> dict[str, float]:
-        """Constants that minimise the mean absolute log ratio."""
-        return descend(lambda c: float(np.mean(np.abs(self.log_ratio(c)))), start, free)
 
-    def error(self, constants: dict[str, float]) -> float:
-        """Median of |predicted/measured - 1|."""
-        return float(np.median(np.abs(np.expm1(self.log_ratio(constants)))))
+def collectives(rows: list[dict[str, str]], db: Database) -> Collectives:
+    """Measured rows with the clusters that their `gpu`, `n_gpus` and `nodes` mean."""
+    return Collectives(rows, row_clusters(db, rows))
 
 
 def line(scope: str, constant: str, value: float, provenance: str, source: str, **more: Any) -> dict[str, Any]:
@@ -239,8 +127,8 @@ def fit_links(rows: list[dict[str, str]], db: Database) -> list[dict[str, Any]]:
         mine = [r for r in usable if link[r["gpu"]] == key]
         if not mine:
             continue
-        train = Collectives([r for r in mine if not held_out(r)], db)
-        test = Collectives([r for r in mine if held_out(r)], db)
+        train = collectives([r for r in mine if not held_out(r)], db)
+        test = collectives([r for r in mine if held_out(r)], db)
         fitted[key] = point = train.fit(start_for(key), free_constants(key))
         errors = (train.error(point), test.error(point))
         print(f"{key}: fitted {len(train.rows)} rows {errors[0]:.3f}, held out {len(test.rows)} rows {errors[1]:.3f}")
@@ -270,8 +158,8 @@ def fit_links(rows: list[dict[str, str]], db: Database) -> list[dict[str, Any]]:
 
 def fit_staged(rows: list[dict[str, str]], pcie: dict[str, float], db: Database) -> list[dict[str, Any]]:
     """L40S without a peer-to-peer path: traffic staged through host memory, an outlier kept apart."""
-    train = Collectives([r for r in rows if not held_out(r)], db)
-    test = Collectives([r for r in rows if held_out(r)], db)
+    train = collectives([r for r in rows if not held_out(r)], db)
+    test = collectives([r for r in rows if held_out(r)], db)
     free = (*RING, *PAIRWISE, "bridge_sharing", "bridge_exponent")
     point = train.fit({**pcie, "bridge_sharing": 0.25, "bridge_exponent": 2.0}, free)
     errors = (train.error(point), test.error(point))
@@ -288,13 +176,13 @@ def left_out(rows: list[dict[str, str]], link: dict[str, str], fitted: dict[str,
     for gpu in sorted({r["gpu"] for r in rows}):
         siblings = [r for r in rows if link[r["gpu"]] == link[gpu] and r["gpu"] != gpu]
         if siblings:
-            point = Collectives(siblings, db).fit(start_for(link[gpu]), free_constants(link[gpu]))
+            point = collectives(siblings, db).fit(start_for(link[gpu]), free_constants(link[gpu]))
             basis = "same link"
         else:
             others = [p for k, p in fitted.items() if k.startswith("nvlink") and k != link[gpu]]
             point, basis = geometric_mean(others), "mean of the NVLink generations"
             point["nvls_minimum_ranks"] = math.inf
-        errors = np.abs(np.expm1(Collectives([r for r in rows if r["gpu"] == gpu], db).log_ratio(point)))
+        errors = np.abs(np.expm1(collectives([r for r in rows if r["gpu"] == gpu], db).log_ratio(point)))
         every.append(errors)
         print(f"left out {gpu} ({basis}): median {np.median(errors):.3f}, 90 % {np.quantile(errors, 0.9):.3f}")
     print(f"left out, all rows: median {np.median(np.concatenate(every)):.3f}")
@@ -304,13 +192,13 @@ def fit_networks(rows: list[dict[str, str]], db: Database, links: list[dict[str,
     """The one fabric with collectives over several nodes: 4 nodes of 8 B200 on EFA v4."""
     constants = {r["constant"]: float(r["value"]) for r in links if r["scope"] == "nvlink5"}
     mine = [r for r in rows if int(r["nodes"]) > 1 and float(r["bytes"]) >= 2**18]
-    data = Collectives(mine, db)
+    data = collectives(mine, db)
     free = ("network_efficiency", "network_startup", "network_chunk_latency")
     point = data.fit({**START, **constants}, free)
     halves = []
     for parity in (0, 1):
-        part = Collectives(mine[parity::2], db).fit({**START, **constants}, free)
-        halves.append(np.abs(np.expm1(Collectives(mine[1 - parity :: 2], db).log_ratio(part))))
+        part = collectives(mine[parity::2], db).fit({**START, **constants}, free)
+        halves.append(np.abs(np.expm1(collectives(mine[1 - parity :: 2], db).log_ratio(part))))
     errors = (data.error(point), float(np.median(np.concatenate(halves))))
     print(f"EFA v4, 4 nodes: {len(mine)} rows, fitted {errors[0]:.3f}, every other size held out {errors[1]:.3f}")
     more = {"n": len(mine), "error_fit": f"{errors[0]:.4f}", "error_held_out": f"{errors[1]:.4f}"}
@@ -322,7 +210,7 @@ def fit_mesh(rows: list[dict[str, str]], db: Database) -> list[dict[str, Any]]:
     """MI300X: two large all-reduces give the efficiency; its latencies are assumed."""
     mine = [r for r in rows if r["gpu"] == "mi300x"]
     start = {**START, "collective_startup": 1e-5, "link_step_latency": 2e-6, "own_chunk": 1e-9}
-    data = Collectives(mine, db)
+    data = collectives(mine, db)
     point = data.fit(start, ("link_efficiency",))
     print(f"MI300X: {len(mine)} rows, fitted {data.error(point):.3f}")
     more = {"n": len(mine), "error_fit": f"{data.error(point):.4f}", "note": "two large all-reduces, 2 and 8 GPUs"}

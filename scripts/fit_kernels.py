@@ -12,55 +12,30 @@ from __future__ import annotations
 import argparse
 import csv
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from fit_kernels_assumed import ASSUMED, FAMILY, PUBLISHED_PLATEAU, SOURCE
-from fit_kernels_samples import (
+from fit_kernels_samples import attention_sample, decode_model, group, prefill_model, read
+
+from gpucalc.calibrate_kernels import (
+    GEMM,
+    QUANTISED,
+    Model,
     Sample,
-    attention_sample,
-    decode_model,
+    errors,
+    fit,
     gemm_model,
     gemm_sample,
-    group,
-    prefill_model,
-    read,
+    median,
     streaming_efficiency,
 )
-
 from gpucalc.hardware import Database
 
 PRECISION = {"bfloat16": "bf16", "fp8": "fp8", "nvfp4": "nvfp4"}
-# The loss grows as the logarithm of 1 + error / TYPICAL, so that it follows the bulk of the shapes and not the
-# few where the library chose a poor kernel; large products count LARGE_WEIGHT times, since they fill a training step.
-TYPICAL = 0.05
-LARGE_WEIGHT = 1.5
-# A cache penalty and a higher plateau nearly cancel: prefer the smaller penalty.
-PENALTY_RIDGE = 0.02
-# Weight of the mean squared distance, in logarithms, to the mean of the relatives: constants that the timings of one
-# device do not determine are then alike on all, and carry over to devices without timings.
-RELATIVES_WEIGHT = 0.01
-
-# constant → (start, least, most). Bounds are physical: an efficiency is below 1, a launch above 0.
-GEMM = {
-    "gemm_launch_seconds": (3e-6, 1e-7, 2e-5),
-    "gemm_efficiency": (0.8, 0.3, 1.0),
-    "gemm_wave_exponent": (0.5, 0.05, 1.2),
-    "gemm_k_half": (80.0, 1.0, 500.0),
-    "gemm_memory_efficiency": (0.8, 0.4, 0.95),
-    "gemm_l2_read_ratio": (0.9, 0.1, 1.0),
-    "gemm_l2_miss_penalty": (0.05, 0.001, 0.25),
-}
-QUANTISED = {
-    "gemm_efficiency": (0.75, 0.3, 1.0),
-    "gemm_wave_exponent": (0.6, 0.05, 1.2),
-    "gemm_k_half": (100.0, 1.0, 1000.0),
-    "gemm_l2_miss_penalty": (0.02, 0.001, 0.25),
-    "cast_bytes_per_element": (6.0, 1.0, 12.0),
-    "cast_launch_seconds": (10e-6, 1e-7, 3e-5),
-}
+# constant → (start, least, most); physical, as those of products.
 PREFILL = {
     "attention_launch_seconds": (12e-6, 1e-6, 3e-5),
     "attention_efficiency": (0.57, 0.2, 0.95),
@@ -74,72 +49,6 @@ DECODE = {
     "decode_l2_read_ratio": (0.1, 0.02, 1.0),
     "decode_block_seconds": (1.4e-6, 1e-7, 1e-5),
 }
-
-
-Model = Callable[[Mapping[str, Any], Mapping[str, float]], np.ndarray]
-
-
-def simplex(loss: Callable[[np.ndarray], float], start: np.ndarray, steps: int = 1500, restarts: int = 4) -> np.ndarray:
-    """Nelder and Mead's downhill simplex, restarted from its own result."""
-    best = start
-    for _ in range(restarts):
-        corners = np.vstack([best, best + 0.15 * np.eye(len(best))])
-        values = np.array([loss(c) for c in corners])
-        for _ in range(steps):
-            order = np.argsort(values)
-            corners, values = corners[order], values[order]
-            if values[-1] - values[0] < 1e-6:
-                break
-            centre = corners[:-1].mean(axis=0)
-            trial = centre + (centre - corners[-1])
-            value = loss(trial)
-            if value < values[0]:
-                further = centre + 2 * (centre - corners[-1])
-                farther = loss(further)
-                trial, value = (further, farther) if farther < value else (trial, value)
-            elif value >= values[-2]:
-                trial = centre + 0.5 * (corners[-1] - centre)
-                value = loss(trial)
-                if value >= values[-1]:
-                    corners = corners[0] + 0.5 * (corners - corners[0])
-                    values = np.array([loss(c) for c in corners])
-                    continue
-            corners[-1], values[-1] = trial, value
-        best = corners[np.argmin(values)]
-    return best
-
-
-def fit(
-    model: Model,
-    sample: Sample,
-    bounds: Mapping[str, tuple[float, float, float]],
-    fixed: Mapping[str, float],
-    prior: Mapping[str, float] | None = None,
-) -> dict[str, float]:
-    """The constants within `bounds` that fit the rows not held out best, by |log(predicted / measured)|.
-
-    With `prior` the search starts there and distance from it costs.
-    """
-    part = sample.part(~sample.held)
-    start, low, high = np.log(np.array(list(bounds.values()))).T
-    if prior is not None:
-        start = np.log(np.array([prior[name] for name in bounds]))
-    weights = np.where(part.large, LARGE_WEIGHT, 1.0) / np.sum(np.where(part.large, LARGE_WEIGHT, 1.0))
-
-    def constants(logs: np.ndarray) -> dict[str, float]:
-        values = np.exp(np.clip(logs, low, high))
-        return {**fixed, **dict(zip(bounds, values.tolist(), strict=True))}
-
-    def loss(logs: np.ndarray) -> float:
-        guess = constants(logs)
-        error = np.abs(np.log(model(part.columns, guess) / part.seconds))
-        outside = np.sum(np.maximum(0, low - logs) + np.maximum(0, logs - high))
-        ridge = PENALTY_RIDGE * guess.get("gemm_l2_miss_penalty", 0.0)
-        if prior is not None:
-            ridge += RELATIVES_WEIGHT * np.mean(np.minimum(1.0, (logs - start) ** 2))
-        return float(np.sum(weights * np.log1p(error / TYPICAL)) * TYPICAL + 0.01 * outside + ridge)
-
-    return constants(simplex(loss, start))
 
 
 def fit_relatives(
@@ -158,16 +67,6 @@ def fit_relatives(
         priors = {k: {n: float(np.sqrt(families[FAMILY[k]][n] * common[n])) for n in bounds} for k in fits}
         fits = {k: fit(model, sample, bounds, fixed.get(k, {}), priors[k]) for k, sample in samples.items()}
     return fits, alone
-
-
-def errors(model: Model, sample: Sample, constants: Mapping[str, float]) -> np.ndarray:
-    """|predicted / measured - 1| of all rows."""
-    return np.abs(model(sample.columns, constants) / sample.seconds - 1)
-
-
-def median(values: np.ndarray) -> float:
-    """Median, or nan of nothing."""
-    return float(np.median(values)) if len(values) else float("nan")
 
 
 def relatives(key: str, fitted: Mapping[str, dict[str, float]]) -> dict[str, float]:
