@@ -102,7 +102,8 @@ COLUMNS = (
 def make_space(
     cells: Mapping[str, Any], layers: int, heads: int, experts: int, domain: int, selective_matters: bool
 ) -> Space:
-    """The space of layouts of completed cells; a layout cell that is stated in `cells` has that one level.
+    """The space of layouts of completed cells; a layout cell that is stated in `cells` has that one level, or
+    those of its tuple.
 
     `domain` (GPUs of a scale-up domain) is the shard group offered for HSDP beside sharding over all replicas.
     """
@@ -123,16 +124,20 @@ def make_space(
         "cp_kind": CP_KINDS,
         "recompute": recomputes,
     }
-    stated = {name: cells[name] for name in free if cells.get(name) is not None}
+    stated = {name: _stated(cells[name]) for name in (*free, "dp") if cells.get(name) is not None}
     if "recompute" in stated:
-        stated["recompute"] = RECOMPUTES.index(stated["recompute"])
-    if stated.get("schedule") == "none":
-        stated["pp"] = 1
-        del stated["schedule"]
-    if "dp" in cells and cells["dp"] is not None:
-        free["dp"] = (int(cells["dp"]),)
-    levels = {**free, **{name: (value,) for name, value in stated.items()}}
+        stated["recompute"] = tuple(RECOMPUTES.index(kind) for kind in stated["recompute"])
+    if "schedule" in stated:
+        stated["schedule"] = tuple(s for s in stated["schedule"] if s != "none")
+        if not stated["schedule"]:
+            stated["pp"] = (1,)
+            del stated["schedule"]
+    levels = {**free, **stated}
     return Space(n, layers, heads, experts, seq, batch, levels)
+
+
+def _stated(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
 
 
 def _pipelines(space: Space, tp: int, cp: int) -> dict[str, np.ndarray]:
@@ -155,8 +160,10 @@ def _pipelines(space: Space, tp: int, cp: int) -> dict[str, np.ndarray]:
             code = SCHEDULES.index(schedule)
             if schedule == "interleaved":
                 chunks = [v for v in divisors(depth) if v > 1] if levels["vpp"] == (0,) else list(levels["vpp"])
+                if len(chunks) > 1:  # a single one that is too deep is told as the mistake that it is
+                    chunks = [v for v in chunks if v <= depth]
                 rows.extend((pp, dp, v, code) for v in chunks if v > 1)
-            elif levels["vpp"] in {(0,), (1,)}:
+            elif not {0, 1}.isdisjoint(levels["vpp"]):
                 rows.append((pp, dp, 1, code))
     table = np.array(rows, dtype=np.int64).reshape(-1, 4)
     space.cache[tp, cp] = {name: table[:, i] for i, name in enumerate(("pp", "dp", "vpp", "schedule"))}
@@ -235,7 +242,8 @@ def blocks(
 ) -> Iterator[dict[str, np.ndarray]]:
     """Legal layouts of the cuts in `order`, in blocks of at most `size` rows: column → integers.
 
-    The first block is small, so that a bound is known early. Before each cut `go_on` is asked, with its place, whether it and those after it are still wanted.
+    The first block is small, so that a bound is known early. Before each cut `go_on` is asked, with its place,
+    whether it and those after it are still wanted.
     """
     pending: list[dict[str, np.ndarray]] = []
     rows, wanted = 0, min(size, FIRST_BLOCK)

@@ -70,23 +70,13 @@ def plan(
     started = time.perf_counter()
     if objective not in OBJECTIVES:
         raise UsageError(f"unknown objective {objective!r}; known: {', '.join(OBJECTIVES)}")
-    stated = {name: value for name, value in cells.items() if value is not None}
-    notes: list[str] = []
-    if "global_batch" not in stated:
-        stated["global_batch"] = int(stated.get("n_gpus") or 1)
-        notes.append(f"global_batch is not stated; {stated['global_batch']} is taken")
-    question = {name: value for name, value in stated.items() if name not in LAYOUT_CELLS}
-    if "n_gpus" not in question:
-        raise UsageError("n_gpus is not stated; how many GPUs does the cluster have?")
-    neutral = {"dp": question["n_gpus"], "micro_batch": 1, "zero_stage": 1}
-    base = jobs.resolve({**question, **neutral}, db, profile=profile, fabric=fabric, causal_flops=causal_flops)
-    space = _space(stated, base, profile)
+    asked = ask(cells, db, causal_flops=causal_flops, profile=profile, fabric=fabric)
+    base, space = asked.base, asked.space
     best, evaluated, feasible, miss = _search(space, base, objective, top, progress)
-    rows = _rows(best, question, stated, db, profile, fabric, causal_flops)
+    rows = _rows(best, asked.question, asked.stated, db, profile, fabric, causal_flops)
     rejected = {name: count for name, count in space.rejected.items() if count}
     if evaluated > feasible:
         rejected[MEMORY] = evaluated - feasible
-    notes += list(base.warnings)
     return PlanResult(
         job={name: base.cells[name] for name in base.cells if name not in LAYOUT_CELLS} | _facts(base),
         candidates=space.candidates[0],
@@ -95,9 +85,45 @@ def plan(
         seconds=time.perf_counter() - started,
         rejected=rejected,
         rows=rows,
-        notes=notes,
+        notes=[*asked.notes, *base.warnings],
         nearest_miss=None if feasible else _nearest_miss(miss, base, rejected),
     )
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question before its search: what was stated, that without the layout, the job, and the space of layouts."""
+
+    stated: dict[str, Any]
+    question: dict[str, Any]
+    base: jobs.Job
+    space: Space
+    notes: tuple[str, ...]
+
+
+def ask(
+    cells: Mapping[str, Any],
+    db: Database,
+    causal_flops: bool = False,
+    profile: str | None = None,
+    fabric: str | None = None,
+) -> Asked:
+    """Complete a question; a layout cell may hold a tuple of the values that the search may take.
+
+    Raises UsageError when the question itself is wrong.
+    """
+    stated = {name: value for name, value in cells.items() if value is not None}
+    notes: tuple[str, ...] = ()
+    if "global_batch" not in stated:
+        stated["global_batch"] = int(stated.get("n_gpus") or 1)
+        notes = (f"global_batch is not stated; {stated['global_batch']} is taken",)
+    question = {name: value for name, value in stated.items() if name not in LAYOUT_CELLS}
+    if "n_gpus" not in question:
+        raise UsageError("n_gpus is not stated; how many GPUs does the cluster have?")
+    neutral = {"dp": question["n_gpus"], "micro_batch": 1, "zero_stage": 1}
+    base = jobs.resolve({**question, **neutral}, db, profile=profile, fabric=fabric, causal_flops=causal_flops)
+    space = _space(stated, base, profile)
+    return Asked(stated, question, base, space, notes)
 
 
 def _facts(base: jobs.Job) -> dict[str, Any]:
