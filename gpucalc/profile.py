@@ -105,4 +105,7 @@ def choose_profile(framework: str, date: str, dirs: tuple[Path, ...]) -> Profile
         rank = (length, bool(profile.since) + bool(profile.until))
         if length and profile.covers(month) and (best is None or rank > best[0]):
             best = (rank, profile)
-    return best[1] if best else choose_profile(DEFAULT_FRAMEWORK, "", dirs)
+    if best:
+        return best[1]
+    # Unknown software is taken for Megatron-Core of that month; before there was any, for the newest.
+    return choose_profile(DEFAULT_FRAMEWORK, "" if framework == DEFAULT_FRAMEWORK else date, dirs)

@@ -26,7 +26,7 @@ DEVICES = {
     "gb200": ("bf16", "mxfp8", "nvfp4"),
     "mi300x": ("bf16",),
 }
-FRAMEWORKS = ("megatron-core", "fsdp", "deepspeed", "megatron-legacy")
+FRAMEWORKS = {"megatron-core": None, "fsdp": None, "deepspeed": None, "megatron-lm": "2022-06"}
 
 
 @functools.cache
@@ -72,11 +72,13 @@ def legal_cells(draw: Any, models: tuple[str, ...] = (*DENSE, *MIXTURES), larges
     many = draw(st.sampled_from([1, 2, 4, 16])) * pp
     schedules = ["interleaved"] if vpp > 1 else ["gpipe", "1f1b", "zb-h1", "zb-2p", "dualpipe"] if pp > 1 else ["none"]
     zero = draw(st.integers(0, 3))
+    framework = draw(st.sampled_from(tuple(FRAMEWORKS)))
     return {
         "model": name,
         "gpu": gpu,
         "precision": draw(st.sampled_from(DEVICES[gpu])),
-        "framework": draw(st.sampled_from(FRAMEWORKS)),
+        "framework": framework,
+        "software_date": FRAMEWORKS[framework],
         "n_gpus": tp * pp * cp * dp,
         "tp": tp,
         "pp": pp,

@@ -1,0 +1,89 @@
+"""Software profiles: chosen by words and dates, inherited, documented, and checked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from legal_jobs import database
+
+from gpucalc.errors import DataError, UsageError
+from gpucalc.profile import choose_profile, load_profile, profile_names
+
+DIRS = database().dirs
+ORIGINS = {"measured", "published", "fitted", "counted", "assumed"}
+
+
+@pytest.mark.parametrize("name", profile_names(DIRS))
+def test_every_constant_has_an_origin_and_a_reason(name: str) -> None:
+    profile = load_profile(name, DIRS)
+    assert profile.title
+    for key, constant in profile.constants.items():
+        assert constant.origin in ORIGINS, f"{name}: {key}"
+        assert constant.why, f"{name}: {key}"
+
+
+@pytest.mark.parametrize("name", profile_names(DIRS))
+def test_no_profile_is_made_for_a_source_of_rows(name: str) -> None:
+    """A profile is software at a date, never the owner of a benchmark."""
+    profile = load_profile(name, DIRS)
+    words = " ".join((profile.name, profile.title, *profile.frameworks)).casefold()
+    for source in ("mlperf", "mlcommons", "dgxc", "bigscience", "qwenlm", "narayanan", "korthikanti"):
+        assert source not in words
+
+
+@pytest.mark.parametrize("name", profile_names(DIRS))
+def test_shares_are_shares_and_times_are_times(name: str) -> None:
+    profile = load_profile(name, DIRS)
+    for key, constant in profile.constants.items():
+        assert constant.value >= 0, key
+        if key.endswith(("_hidden_share", "_residual", "_efficiency", "exposed_share")):
+            assert constant.value <= 1, f"{name}: {key}"
+        if key.endswith("_seconds"):
+            assert constant.value < 1, f"{name}: {key}"
+
+
+@pytest.mark.parametrize(
+    ("framework", "date", "start"),
+    [
+        ("", "", "megatron-core"),
+        ("NeMo/Megatron-Core", "2025-04", "megatron-core"),
+        ("PyTorch FSDP", "2024-06", "fsdp"),
+        ("DeepSpeed ZeRO-3", "2022-06", "deepspeed"),
+        ("Megatron-DeepSpeed", "2022-02", "megatron-deepspeed"),
+        ("Megatron-LM PTD-P", "2021-04", "megatron-legacy"),
+        ("something nobody knows", "2024-01", "megatron-core"),
+    ],
+)
+def test_words_and_dates_choose_a_profile(framework: str, date: str, start: str) -> None:
+    profile = choose_profile(framework, date, DIRS)
+    assert profile.name.startswith(start)
+    assert profile.covers(date or "2026-11")
+
+
+def test_dated_profiles_of_one_framework_leave_no_month_without_one() -> None:
+    for year in range(2021, 2028):
+        for month in ("01", "07", "12"):
+            assert choose_profile("megatron-core", f"{year}-{month}", DIRS).name
+
+
+def test_an_unknown_profile_is_a_sentence_with_near_names() -> None:
+    with pytest.raises(UsageError, match="megatron-core"):
+        load_profile("megatron-cor", DIRS)
+
+
+def test_an_overlay_extends_a_shipped_profile(tmp_path: Path) -> None:
+    (tmp_path / "profiles").mkdir()
+    file = tmp_path / "profiles" / "mine.toml"
+    constant = '{ value = 0.5, unit = "", origin = "measured", why = "our traces" }'
+    file.write_text(f'title = "ours"\nextends = "megatron-core"\n[constants]\ndp_hidden_share = {constant}\n')
+    dirs = (*DIRS, tmp_path)
+    mine, theirs = load_profile("mine", dirs), load_profile("megatron-core", DIRS)
+    assert mine.values["dp_hidden_share"] == 0.5
+    assert {k: v for k, v in mine.values.items() if k != "dp_hidden_share"} == {
+        k: v for k, v in theirs.values.items() if k != "dp_hidden_share"
+    }
+    file.write_text("title = 'ours'\n[constants]\ndp_hidden_share = 0.5\n")
+    load_profile.cache_clear()
+    with pytest.raises(DataError, match="dp_hidden_share"):
+        load_profile("mine", dirs)
