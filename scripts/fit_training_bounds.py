@@ -71,6 +71,10 @@ BOUNDS: dict[str, tuple[float, float, float]] = {
     "score_traffic_backward": (8.0, 20.0, 36.0),
     # One pass of each operand is 1; a kernel per operation with fp32 casts is 4 to 8.
     "elementwise_factor": (0.8, 2.0, 8.0),
+    # GPT-type blocks: LayerNorm and GELU are single kernels, as in Megatron; bias and residual are not fused.
+    "composer.elementwise_factor": (0.8, 1.4, 3.0),
+    # A broadcast of a partition: launch, tree over hundreds of ranks, tens of megabytes.
+    "seconds_per_partition": (5e-4, 2e-3, 1e-2),
     "eager.elementwise_factor": (1.5, 4.5, 10.0),
     "megatron-legacy.elementwise_factor": (0.8, 1.2, 3.0),
     # 0: hidden; 1: alone on the stream; above 1: slowed by the compute beside it.

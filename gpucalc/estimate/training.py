@@ -105,7 +105,8 @@ def _optimizer(ledger: Ledger) -> None:
         effective_memory_bandwidth=c["memory_bandwidth"] * c["memory_efficiency"],
     )
     ledger.add("optimizer/offload", data_parallel.offload_time, updated_parameters=updated)
-    ledger.total("optimizer/time", "optimizer/update", "optimizer/offload")
+    ledger.add("optimizer/broadcast", data_parallel.partition_broadcast_time)
+    ledger.total("optimizer/time", "optimizer/update", "optimizer/offload", "optimizer/broadcast")
 
 
 def _stage_time(ledger: Ledger) -> None:

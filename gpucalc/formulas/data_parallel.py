@@ -61,6 +61,20 @@ def parameter_message(parameters: Count, weight_comm_bytes: Bytes) -> Bytes:
     return parameters * weight_comm_bytes
 
 
+@formula(symbol="S·t_b", cite="gpucalc-calibration", valid="partition by whole parameters; ZeRO 1 and 2")
+def partition_broadcast_time(
+    shards: Count, zero_stage: Count, seconds_per_partition: Seconds
+) -> Seconds:
+    """Time to send updated weights when each sharing rank broadcasts its own partition, one after the other.
+
+    An all-gather of equal shards needs none of it.
+
+    >>> float(partition_broadcast_time(1024, 1, 0.003)), float(partition_broadcast_time(8, 0, 0.003))
+    (3.072, 0.0)
+    """
+    return (zero_stage >= 1) * (zero_stage < 3) * (shards > 1) * shards * seconds_per_partition
+
+
 @formula(symbol="t_opt", cite="kingma2015", valid="memory-bound update")
 def optimizer_time(
     updated_parameters: Count,
