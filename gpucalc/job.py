@@ -31,6 +31,7 @@ ADAPTER_RANK = 16
 ADAPTER_STATE_BYTES = 16.0  # 16-bit weight and gradient, fp32 master and moments
 FROZEN_BYTES = {"lora": 2.0, "adapter": 2.0, "qlora": 0.6}  # qlora: 4-bit values and their block scales
 MAX_AUTOMATIC_VPP = 12
+HGX_DOMAIN = 16  # larger scale-up domains are racks
 MOST_HEADS = 4096  # beyond it no divisor of a hidden size is a plausible number of heads
 
 
@@ -76,7 +77,7 @@ def resolve(
         **device_columns(cluster.device, precision, db),
         **cluster_columns(cluster, db),
         **layout_columns(full),
-        **software_columns(full, model, cluster.device, software),
+        **software_columns(full, model, cluster.device, software, rack=cluster.domain > HGX_DOMAIN),
         "causal_flops": float(causal_flops),
     }
     return Job(full, columns, model, cluster, software, tuple(warnings))
@@ -288,6 +289,7 @@ def model_columns(model: Model) -> dict[str, float]:
         "experts_per_token": float(model.experts_per_token),
         "expert_ffn_hidden": float(model.expert_ffn_hidden),
         "shared_expert_ffn_hidden": float(model.shared_expert_ffn_hidden),
+        "expert_bias": float(bool(model.blueprint and model.blueprint.expert_bias)),
         "q_lora_rank": float(model.q_lora_rank),
         "kv_lora_rank": float(model.kv_lora_rank),
         "qk_rope_head_dim": float(model.qk_rope_head_dim),
@@ -356,8 +358,13 @@ def layout_columns(cells: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def software_columns(cells: Mapping[str, Any], model: Model, device: Device, profile: Profile) -> dict[str, float]:
-    """The profile's constants, and what they decide with precision, optimizer and method: bytes, flags, factors."""
+def software_columns(
+    cells: Mapping[str, Any], model: Model, device: Device, profile: Profile, *, rack: bool
+) -> dict[str, float]:
+    """The profile's constants, and what they decide with precision, optimizer and method: bytes, flags, factors.
+
+    `rack`: the scale-up domain is a rack, whose recipes capture expert layers in CUDA graphs.
+    """
     constants, method, precision = profile.values, cells["method"], cells["precision"]
     single = precision in {"fp32", "tf32"}
     kind = "fp16" if precision == "fp16" else "bf16"
@@ -409,7 +416,7 @@ def software_columns(cells: Mapping[str, Any], model: Model, device: Device, pro
         "adapter_state_bytes": ADAPTER_STATE_BYTES,
         "dequantises": float(method == "qlora"),
         "flash": float(cells["flash_attention"] != "no"),
-        "expert_host_ratio": profile.by_architecture("expert_host_ratio", device.arch),
+        "expert_host_ratio": constants["expert_host_ratio" if rack else "expert_host_ratio_hgx"],
         "serial_gap_seconds": profile.by_architecture("serial_gap_seconds", device.arch),
         "kernel_generation": profile.by_architecture(f"flash_rate_{kernel}", device.arch),
         "full_head_dim": 1.0 if kernel == "fa1" else 128.0,  # FlashAttention 1 is no slower for small heads

@@ -33,7 +33,7 @@ from gpucalc import catalog
 from gpucalc.bands import ASSUMED_KERNELS, FAMILIES, family_of
 from gpucalc.estimate.training import estimate_training
 from gpucalc.hardware import Database
-from gpucalc.job import software_columns, stack
+from gpucalc.job import HGX_DOMAIN, software_columns, stack
 from gpucalc.ledger import Columns
 from gpucalc.rows import read_rows, text_record
 from gpucalc.validation import Checked, check_rows
@@ -132,7 +132,9 @@ class Model:
             constants = dict(job.profile.constants)
             constants[parameter.constant] = replace(constants[parameter.constant], value=moved)
             profile = replace(job.profile, constants=constants)
-            columns = software_columns(job.cells, job.model, job.cluster.device, profile)
+            columns = software_columns(
+                job.cells, job.model, job.cluster.device, profile, rack=job.cluster.domain > HGX_DOMAIN
+            )
             for name, value in columns.items():
                 if value != job.columns[name]:
                     slope = found.setdefault(name, np.zeros(len(self.rows)))

@@ -61,11 +61,16 @@ BOUNDS: dict[str, tuple[float, float, float]] = {
     "zero_bubble_fill_2": (1.5, 2.7, 3.3),
     # Grouped products of unequal sizes against one of their mean.
     "expert_gemm_factor": (1.0, 1.3, 2.5),
+    # Grouped products and dispatch are what releases of 2025 and 2026 work on.
+    "megatron-core.expert_gemm_factor": (1.0, 1.4, 2.5),
+    "megatron-core-2026-05.expert_gemm_factor": (0.9, 1.1, 2.0),
+    "megatron-core-2026.ep_exposed_share": (0.1, 0.5, 1.0),
+    "megatron-core-2026-05.ep_exposed_share": (0.1, 0.3, 1.0),
     "expert_load_factor": (1.0, 1.05, 1.6),
     # A layer of experts: router, permutation, dispatch, grouped products, combine.
     "expert_host_ratio": (2.0, 6.0, 25.0),
     # The same without CUDA graphs: 9.2 to 9.4 ms of launches per layer and micro-batch.
-    "expert_host_ratio_hopper": (6.0, 16.0, 30.0),
+    "expert_host_ratio_hgx": (6.0, 16.0, 30.0),
     # Scale, mask, softmax and dropout: 2 to 4 passes of 2 to 4 bytes read and written.
     "score_traffic_forward": (6.0, 13.0, 24.0),
     "score_traffic_backward": (8.0, 20.0, 36.0),

@@ -115,13 +115,15 @@ def _experts(ledger: Ledger) -> None:
         share = moe * (c["shared_expert_ffn_hidden"] > 0)
         _product(ledger, "shared_up", tokens, (1 + c["gated"]) * shared, hidden, share)
         _product(ledger, "shared_down", tokens, hidden, shared, share)
-    ledger.define("permuted", layer.permutation_traffic)
+    ledger.add("layer/traffic/permutation", layer.permutation_traffic)
+    ledger.add("layer/traffic/expert-bias", layer.expert_bias_traffic)
+    moved = ledger.total("layer/traffic/experts", "layer/traffic/permutation", "layer/traffic/expert-bias")
     for direction in ("forward", "backward"):
         path = f"layer/{direction}/permutation"
         time = ledger.add(
             f"{path}/one",
             roofline.memory_bound_time,
-            traffic=c["permuted"],
+            traffic=moved,
             kernel_launch_seconds=c["elementwise_launch"],
         )
         ledger.add(path, layer.mean_over_layers, time=time, kind_layers=moe)

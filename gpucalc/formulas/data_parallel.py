@@ -62,9 +62,7 @@ def parameter_message(parameters: Count, weight_comm_bytes: Bytes) -> Bytes:
 
 
 @formula(symbol="S·t_b", cite="gpucalc-calibration", valid="partition by whole parameters; ZeRO 1 and 2")
-def partition_broadcast_time(
-    shards: Count, zero_stage: Count, seconds_per_partition: Seconds
-) -> Seconds:
+def partition_broadcast_time(shards: Count, zero_stage: Count, seconds_per_partition: Seconds) -> Seconds:
     """Time to send updated weights when each sharing rank broadcasts its own partition, one after the other.
 
     An all-gather of equal shards needs none of it.

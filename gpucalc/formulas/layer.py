@@ -246,6 +246,26 @@ def permutation_traffic(
     return bytes_per_element * experts_per_token * tokens * hidden / tp
 
 
+@formula(symbol="Q_bias", cite="gpucalc-counting", valid="experts with biases; grouped products do not fuse them")
+def expert_bias_traffic(
+    tokens: Count,
+    experts_per_token: Count,
+    expert_ffn_hidden: Count,
+    hidden: Count,
+    gated: Flag,
+    expert_bias: Flag,
+    tp: Count,
+    bytes_per_element: Bytes = 4.0,
+) -> Bytes:
+    """HBM bytes of adding a bias to both outputs of the experts, each read and written once.
+
+    >>> float(expert_bias_traffic(10, 2, 100, 50, 1, 1, 1)), float(expert_bias_traffic(10, 2, 100, 50, 1, 0, 1))
+    (20000.0, 0.0)
+    """
+    columns = (1 + gated) * expert_ffn_hidden + hidden
+    return expert_bias * bytes_per_element * experts_per_token * tokens * columns / tp
+
+
 @formula(symbol="t_layer", cite="gpucalc-counting", valid="shares add up to 1")
 def mean_over_layers(time: Seconds, kind_layers: Count, layers: Count) -> Seconds:
     """Contribution of a kind of layer to the average layer.
