@@ -229,7 +229,7 @@ def test_references_are_complete_and_overlay(overlay):
         assert reference.authors
         assert reference.title
         assert reference.locator
-        assert 1960 < reference.year < 2030
+        assert 1900 < reference.year < 2030
     (overlay / "references.toml").write_text('[mine]\nauthors = "A"\ntitle = "B"\nyear = 2024\nlocator = "C"\n')
     assert str(catalog.references([overlay])["mine"]) == "A (2024). B. C"
     (overlay / "references.toml").write_text('[mine]\nauthors = "A"\ntitel = "B"\nyear = "2024"\nlocator = "C"\n')
