@@ -18,7 +18,6 @@ from gpucalc.variation import (
     Context,
     Outcome,
     Variation,
-    evaluate,
     exposed_share,
     gain,
     neighbours,
@@ -326,5 +325,3 @@ def _outcome(context: Context, cells: Mapping[str, Any]) -> Outcome | None:
     except UsageError:
         return None
 
-
-__all__ = ["Contender", "NetworkNeed", "WhatIf", "Worth", "compare", "evaluate", "network_for", "whatif"]
