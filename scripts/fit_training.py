@@ -41,7 +41,7 @@ from gpucalc.validation_metrics import MINIMUM_ROWS, quantile
 
 CAP = math.log(2)  # an error beyond a factor of two counts as one: such a row has another cause
 SOFTEN = 0.02  # errors below 2 % are as good as equal
-PULL = 1e-3  # weight of one squared log-deviation from the prior, or from the profile that is extended
+PULL = 5e-3  # weight of one squared log-deviation from the prior, or from the profile that is extended
 LEAST_HALF_WIDTH = 0.04  # repeats of one configuration differ by 1 to 4 %
 BLOCK = 8_192
 
