@@ -59,7 +59,7 @@ def comm(
 
     from gpucalc.estimate.collectives import comm as evaluated
 
-    rows = evaluated(name, size_bytes, cluster)
+    rows = evaluated(name, size_bytes, cluster, database.dirs[1:])
     emit_rows(form, list(rows[0]), rows, columns, not no_header)
     if form in {"table", "md"}:
         talk(

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Optional
 
 import typer
 
+from gpucalc.cli import calibrate
 from gpucalc.cli import options as opt
 from gpucalc.cli.output import emit_object, emit_rows, talk
 from gpucalc.columns import Column
@@ -110,14 +111,21 @@ def show(
 ) -> None:
     """Show every fact of one accelerator, node, link or topology with its source; SI units.
 
+    Of an accelerator also the calibration in force: constants of its kernels and, in its usual node, of
+    collectives, with what each rests on.
+
     \b
     gpucalc hw show mi300x
     """
     form = opt.chosen_format(form)
     if name is None:
         raise UsageError("missing: a name, such as hw show mi300x (gpucalc hw list shows all)")
-    found = _find(opt.open_database(db), name)
-    emit_object(form, _facts(found, form))
+    database = opt.open_database(db)
+    found = _find(database, name)
+    facts = _facts(found, form)
+    if hasattr(found, "default_node"):
+        facts["calibration"] = _in_force(database, found, form)
+    emit_object(form, facts)
 
 
 def _find(db: Any, name: str) -> Any:
@@ -165,6 +173,45 @@ def _facts(record: Any, form: str) -> dict[str, Any]:
     return {n: readable(n, v) for n, v in fields.items() if v not in (None, "", {}, ())}
 
 
+def _in_force(db: Any, device: Any, form: str) -> dict[str, Any]:
+    """The constants that predictions take for a device, by table, with what they rest on."""
+    from gpucalc.efficiency import TABLE_PRECISION, TABLES, calibration_rows
+    from gpucalc.efficiency_network import calibration
+    from gpucalc.hardware import resolve_cluster
+
+    overlays = db.dirs[1:]
+    precisions = {t: next((p for p in device.precisions() if TABLE_PRECISION[p] == t), None) for t in ("bf16", "fp8")}
+    precisions["nvfp4"] = "nvfp4" if device.supports("nvfp4") else None
+    found: dict[str, Any] = {}
+    for table in TABLES:
+        for row_name, precision in precisions.items() if table == "gemm" else [("", device.default_precision)]:
+            rows = calibration_rows(device, precision, table, overlays) if precision else []
+            if not rows:
+                continue
+            constants: dict[str, float] = {}
+            for row in reversed(rows):
+                constants |= row.constants
+            place = f"{table} {row_name}".strip()
+            found[place] = {
+                "key": rows[0].key,
+                "provenance": rows[0].provenance,
+                "source": rows[0].source,
+                "constants": constants,
+            }
+            held = rows[0].description.get("heldout_error")
+            if held:
+                found[place]["error_held_out"] = float(held)
+    cluster = resolve_cluster(db, device.key, db.node(device.default_node).gpus_per_node)
+    found["collectives"] = {
+        name: f"{c.value:g} {c.unit}".strip() + f" ({c.provenance}: {c.scope}{f', {c.source}' if c.source else ''})"
+        if form in {"table", "md"}
+        else dataclasses.asdict(c)
+        for name, c in calibration(cluster, overlays).items()
+        if c.value != float("inf")
+    }
+    return found
+
+
 @app.command("check")
 def check(
     dirs: Annotated[Optional[list[str]], typer.Argument(metavar="[DIR]...", help="Overlays to check too.")] = None,
@@ -189,3 +236,6 @@ def schema() -> None:
     from gpucalc.catalog import schema_table
 
     print(schema_table().rstrip("\n"))
+
+
+app.command("calibrate")(calibrate.calibrate)
