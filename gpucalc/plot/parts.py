@@ -1,0 +1,116 @@
+"""Terms of a ledger as people read them in a picture: few names, which add up to the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpucalc.formulas.memory import reserve_memory
+from gpucalc.plot.canvas import BLACK, BLUE, GREEN, GREY, ORANGE, PALE, PURPLE, RED, SKY, YELLOW
+
+Styles = Mapping[str, tuple[str, str]]
+
+# Name → paths whose sum it is. Together they are `time/step`: the parts of `time/compute` and the rest.
+TIME: Mapping[str, tuple[str, ...]] = {
+    "matrix products": ("time/forward/gemm", "time/backward/gemm", "time/head"),
+    "attention": ("time/forward/attention", "time/backward/attention"),
+    "elementwise": ("time/forward/elementwise", "time/backward/elementwise"),
+    "recomputation": ("time/recompute",),
+    "host launches": ("time/host",),
+    "tensor parallel traffic": ("time/tp/exposed",),
+    "context parallel traffic": ("time/cp/exposed",),
+    "expert parallel traffic": ("time/ep/exposed",),
+    "sharding and gradients": ("time/fsdp/exposed", "time/dp/exposed"),
+    "pipeline bubble": ("time/pp/bubble",),
+    "pipeline transfers": ("time/pp/p2p",),
+    "optimizer": ("time/optimizer",),
+    "stragglers": ("time/stragglers",),
+}
+# Work in full colours, traffic hatched, idling grey: the three stay apart without colour.
+TIME_STYLES: Styles = {
+    "matrix products": (BLUE, ""),
+    "attention": (SKY, ""),
+    "elementwise": (GREEN, ""),
+    "recomputation": (YELLOW, ""),
+    "host launches": (BLACK, ""),
+    "tensor parallel traffic": (ORANGE, "///"),
+    "context parallel traffic": (PURPLE, "///"),
+    "expert parallel traffic": (RED, "///"),
+    "sharding and gradients": (RED, "\\\\\\"),
+    "pipeline bubble": (PALE, ""),
+    "pipeline transfers": (GREY, "///"),
+    "optimizer": (PURPLE, ""),
+    "stragglers": (GREY, ""),
+}
+MEMORY_STYLES: Styles = {
+    "weights": (BLUE, ""),
+    "gradients": (SKY, ""),
+    "optimizer": (GREEN, ""),
+    "adapters": (PURPLE, ""),
+    "activations": (ORANGE, ""),
+    "passing": (YELLOW, ""),
+    "gathered weights": (RED, ""),
+    "allocator reserve": (PALE, ""),
+}
+_MEMORY = ("weights", "gradients", "optimizer", "adapters", "activations", "passing")
+NEGLIGIBLE = 5e-4  # parts below this share of the largest total are not drawn
+
+
+def _column(value: Any, rows: int) -> np.ndarray:
+    return np.broadcast_to(np.asarray(value, dtype=float), (rows,))
+
+
+def _visible(parts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    largest = max((float(total) for total in sum(parts.values(), np.zeros(1))), default=0.0)
+    return {name: values for name, values in parts.items() if np.max(np.abs(values)) > NEGLIGIBLE * largest}
+
+
+def time_parts(ledger: Any, rows: int = 1) -> dict[str, np.ndarray]:
+    """Name → seconds for each row of a detailed ledger; what is left out of `TIME` as negligible is tiny."""
+    found = {}
+    for name, paths in TIME.items():
+        terms = [_column(ledger[path], rows) for path in paths if path in ledger]
+        if terms:
+            found[name] = np.sum(terms, axis=0)
+    return _visible(found)
+
+
+def memory_parts(ledger: Any, rows: int = 1) -> dict[str, np.ndarray]:
+    """Name → bytes of the fullest GPU for each row of a detailed ledger; they add up to `memory/total`."""
+    found = {name: _column(ledger[f"memory/{name}"], rows) for name in _MEMORY}
+    found["gathered weights"] = _column(ledger["memory/gather"], rows)
+    found["allocator reserve"] = _column(ledger["memory/reserve"], rows)
+    return _visible(found)
+
+
+def stage_memory(ledger: Any, stage: str) -> dict[str, float]:
+    """Name → bytes of one kind of stage (first, second, last) of a detailed ledger of one row."""
+
+    def at(path: str) -> float:
+        return float(_column(ledger[path], 1)[0])
+
+    found = {name: at(f"memory/{stage}/{name}") for name in ("weights", "gradients", "optimizer")}
+    found["adapters"] = at("memory/adapters")
+    found |= {name: at(f"{name}/{stage}/chosen") for name in ("activations", "passing")}
+    found["gathered weights"] = at("memory/gather")
+    c = ledger.columns
+    raw = at(f"memory/{stage}/chosen")
+    found["allocator reserve"] = float(
+        reserve_memory(raw=raw, fragmentation=float(c["counter_factor"]), fixed=float(c["counter_fixed"]))
+    )
+    return found
+
+
+def memory_limit(ledger: Any) -> float:
+    """Bytes that the counter shows when a GPU is full, on the scale of `memory/total`."""
+    c = ledger.columns
+    capacity = float(np.max(ledger["memory/capacity"]))
+    fixed, factor = float(np.max(c["counter_fixed"])), float(np.max(c["counter_factor"]))
+    return capacity + float(reserve_memory(raw=capacity, fragmentation=factor, fixed=fixed))
+
+
+def used(parts: Mapping[str, Sequence[float] | np.ndarray], styles: Styles) -> dict[str, list[float]]:
+    """Parts in the order of their styles, as plain numbers."""
+    return {name: [float(v) for v in parts[name]] for name in styles if name in parts}
