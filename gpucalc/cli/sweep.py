@@ -1,0 +1,197 @@
+"""`gpucalc sweep`: a design space, its rows streamed to a file, resumable."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gpucalc.cli import options as opt
+from gpucalc.cli.output import talk
+from gpucalc.errors import DataError, ExitStatus, UsageError
+
+MANY = 1_000_000  # cells that are not begun without --yes
+USUAL_SECONDS = 0.15  # of one core, for a cell of usual size; only to say what a large number of cells means
+
+
+def sweep(
+    spec: Annotated[str, typer.Argument(metavar="SPEC.toml", help="Lists whose combinations are the cells.")],
+    output: Annotated[
+        str, typer.Option("-o", "--output", metavar="FILE", help="FILE.csv or FILE.parquet; - is standard output.")
+    ] = "-",
+    jobs: Annotated[opt.Text, typer.Option("--jobs", metavar="N", help="Processes; all cores without it.")] = None,
+    scheduler: Annotated[
+        opt.Text, typer.Option("--scheduler", metavar="ADDRESS", help="Run the cells on this Dask cluster.")
+    ] = None,
+    limit: Annotated[opt.Text, typer.Option("--limit", metavar="N", help="Do the first N cells only.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help=f"Begin even more than {MANY:,} cells.")] = False,
+    db: opt.Databases = None,
+) -> int:
+    """Search every cell of a design space and keep its best layouts; run again to go on after an interrupt.
+
+    \b
+    gpucalc sweep space.toml -o space.csv
+    """
+    from gpucalc.sweep_spec import read_spec
+
+    workers = opt.positive_integer("--jobs", jobs) if jobs is not None else None
+    first = opt.positive_integer("--limit", limit) if limit is not None else None
+    if scheduler is not None and workers is not None:
+        raise UsageError("--jobs has no meaning with --scheduler; the cluster has its own workers")
+    path = None if output == "-" else _output(output)
+    read = read_spec(spec)
+    total = min(read.count, first or read.count)
+    if total > MANY and not yes:
+        years = total * USUAL_SECONDS / (os.cpu_count() or 1) / 86400
+        raise UsageError(
+            f"{spec} means {total:,} cells, about {_span(years)} on this machine; "
+            "shorten its lists, do the first of them with --limit N, or say --yes"
+        )
+    return _run(read, total, path, workers, scheduler, tuple(str(Path(d).resolve()) for d in db or ()))
+
+
+def _span(days: float) -> str:
+    return f"{days / 365:,.0f} years" if days > 730 else f"{days:,.0f} days" if days > 2 else f"{days * 24:,.0f} hours"
+
+
+def _output(text: str) -> Path:
+    path = Path(text)
+    if path.suffix.casefold() not in {".csv", ".parquet"}:
+        raise UsageError(f"--output is {text!r}, expected a name that ends in .csv or .parquet")
+    if not path.parent.is_dir():
+        raise UsageError(f"--output: the folder {str(path.parent)!r} does not exist")
+    if path.is_dir():
+        raise UsageError(f"--output: {text!r} is a folder")
+    return path
+
+
+def _run(
+    spec: Any, total: int, path: Path | None, jobs: int | None, scheduler: str | None, dirs: tuple[str, ...]
+) -> int:
+    from gpucalc.hardware import Database
+    from gpucalc.render.delimited import csv_line
+    from gpucalc.sweep import Tally, data_fingerprint, doubts, local_runner, sweep
+    from gpucalc.sweep_rows import columns_of
+    from gpucalc.sweep_store import Journaled, Stream
+
+    if path is not None and path.suffix.casefold() == ".parquet":
+        from gpucalc.sweep_parquet import require_pyarrow
+
+        require_pyarrow()
+    for remark in doubts(spec, Database(dirs)):
+        talk(f"gpucalc: {remark}; its cells will have a pred_error")
+    tally = Tally()
+    with ExitStack() as stack:
+        client = None
+        if scheduler is not None:
+            from gpucalc.sweep_dask import connect, dask_runner
+
+            client = connect(scheduler)
+            stack.callback(client.close)
+        header = csv_line(columns_of(spec))
+        store: Any
+        if path is None:
+            store = Stream(header)
+        else:
+            models = tuple(str(value) for value in spec.values("model"))
+            identity = {"spec": spec.fingerprint(), "data": data_fingerprint(models, dirs), "cells": total}
+            store = Journaled(path, header, identity)
+            for fact in store.done:
+                tally.resume(fact)
+        stack.callback(store.close)
+        resumed = tally.cells
+        if resumed:
+            talk(f"gpucalc: going on with {path}: {resumed:,} of {total:,} cells are done")
+        if client is not None:
+            runner = dask_runner(spec, dirs, client, tally)
+        else:
+            workers = min(jobs or len(os.sched_getaffinity(0)), max(1, total - resumed))
+            runner = local_runner(spec, dirs, workers, store.spill, tally)
+        show = _Progress(tally, total)
+        try:
+            sweep(total, store, runner, tally, show)
+            if path is not None:
+                store.finish()
+        except KeyboardInterrupt:
+            show.clear()
+            talk(f"gpucalc: interrupted; {_kept(path, tally, total)}")
+            raise
+        except DataError as error:
+            raise DataError(f"{error}; {_kept(path, tally, total)}") from None
+        finally:
+            show.clear()
+    talk(*_footer(tally, total, path, show.seconds, resumed))
+    return ExitStatus.INTERNAL if tally.states.get("internal error") else ExitStatus.OK
+
+
+def _kept(path: Path | None, tally: Any, total: int) -> str:
+    if path is None:
+        return f"{tally.cells:,} of {total:,} cells were written; with -o FILE.csv a sweep can be gone on with"
+    return f"{tally.cells:,} of {total:,} cells are kept; the same command goes on with the rest"
+
+
+def _footer(tally: Any, total: int, path: Path | None, seconds: float, resumed: int) -> list[str]:
+    states = [f"{count:,} {name}" for name, count in tally.states.items() if name != "fits"]
+    said = f" ({', '.join(states)}; pred_error says why)" if states else ""
+    rate = f", {tally.new_layouts / seconds:,.0f} layouts/s" if seconds > 0 and tally.new_layouts else ""
+    lines = [
+        f"{tally.rows:,} rows of {total:,} cells{said}" + (f" in {path}" if path else ""),
+        f"{tally.layouts:,} layouts costed"
+        + (f", {tally.new_layouts:,} of them now" if resumed else "")
+        + f" in {seconds:.1f} s{rate}",
+    ]
+    if tally.lost_workers:
+        lines.append(f"{tally.lost_workers:,} workers were lost; their cells were done by others")
+    return lines
+
+
+class _Progress:
+    """A line on standard error, in a terminal only, once a sweep takes long."""
+
+    def __init__(self, tally: Any, total: int) -> None:
+        self._tally, self._total = tally, total
+        self._began, self._before = time.monotonic(), tally.cells
+        self._shown = self._began
+        self._terminal = sys.stderr.isatty()
+        self._drawn = False
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the first cell was handed out."""
+        return time.monotonic() - self._began
+
+    def __call__(self, running: int) -> None:
+        now = time.monotonic()
+        if not self._terminal or now - self._began < 1 or now - self._shown < 0.2:
+            return
+        self._shown = now
+        done, layouts = self._tally.cells, self._tally.new_layouts + running
+        rate = (done - self._before) / self.seconds
+        left = f", {_clock((self._total - done) / rate)} left" if rate else ""
+        sys.stderr.write(
+            f"\r\x1b[K{done:,} of {self._total:,} cells ({100 * done / self._total:.1f} %), "
+            f"{layouts / self.seconds:,.0f} layouts/s{left}"
+        )
+        sys.stderr.flush()
+        self._drawn = True
+
+    def clear(self) -> None:
+        """Remove the line."""
+        if self._drawn:
+            sys.stderr.write("\r\x1b[K")
+            self._drawn = False
+
+
+def _clock(seconds: float) -> str:
+    """Hours, minutes and seconds.
+
+    >>> _clock(3725)
+    '1:02:05'
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
