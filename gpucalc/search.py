@@ -188,7 +188,7 @@ def _search(
             index = int(np.argmin(fill))
             if miss is None or fill[index] < miss[0]:
                 miss = (float(fill[index]), {n: int(block[n][index]) for n in COLUMNS})
-        del ledger, step, fill, share  # or two blocks' worth of arrays are alive while the next is computed
+        ledger.entries.clear()  # terms and scopes point at each other, and would wait for the garbage collector
         if progress is not None:
             progress(evaluated)
     if reached < len(order):
