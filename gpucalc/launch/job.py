@@ -1,0 +1,173 @@
+"""A completed job as the exporters read it, and what each of them returns: settings, files, a command."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpucalc.errors import DataError, UsageError
+from gpucalc.hardware import Database, Device
+from gpucalc.job import predict, resolve
+from gpucalc.model import Model, resolve_preset
+
+# The framework whose software profile fills the cells that a question leaves open, by target.
+FRAMEWORKS = {
+    "megatron": "megatron-core",
+    "nemo": "nemo",
+    "deepspeed": "deepspeed",
+    "torchtitan": "torchtitan",
+    "torchtitan-recipe": "torchtitan",
+    "accelerate": "accelerate",
+    "nanotron": "megatron-core",
+    "horovod": "eager",
+}
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A job with every cell decided, on whole nodes.
+
+    `comments` are what an export should say beside the settings: values that were assumed.
+    """
+
+    cells: Mapping[str, Any]
+    model: Model
+    device: Device
+    nodes: int
+    gpus_per_node: int
+    gradient_bytes: float
+    open_recompute: bool = False  # nobody asked for this recomputation: it is the least that fits
+    comments: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def __getitem__(self, name: str) -> Any:
+        """A cell of the row schema; None where it is not stated."""
+        return self.cells.get(name)
+
+    @property
+    def n_gpus(self) -> int:
+        """GPUs of the job."""
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches that one replica runs in a step."""
+        return int(self["global_batch"]) // (int(self["dp"]) * int(self["micro_batch"]))
+
+    @property
+    def replicas(self) -> int:
+        """Ranks over which states may be sharded."""
+        return int(self["dp"]) * int(self["cp"])
+
+    @property
+    def zero_stage(self) -> int:
+        """The ZeRO stage; with one replica there is nothing to shard and every stage is the same."""
+        return int(self["zero_stage"]) if self.replicas > 1 else 0
+
+    @property
+    def depth(self) -> int:
+        """Layers of the longest pipeline stage."""
+        return -(-self.model.layers // int(self["pp"]))
+
+
+@dataclass
+class Start:
+    """What starts a job: `program` follows the starter's own options, a list of words a line.
+
+    `text` is what the target prints alone; `files` (name → content) are written beside the command when a
+    batch script or a manifest holds the whole.
+    """
+
+    text: str
+    program: list[list[str]]
+    files: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+    starter: str = "torchrun"
+    comments: tuple[str, ...] = ()
+    talk: tuple[str, ...] = ()
+
+
+def make_launch(
+    cells: Mapping[str, Any], db: Database, target: str, *, profile: str | None = None, fabric: str | None = None
+) -> Launch:
+    """Complete the cells of one row for a target.
+
+    An open recomputation is decided by the estimate: the least that fits. Raises UsageError for a job that is
+    impossible, or whose GPUs are no whole number of nodes.
+    """
+    asked = {"framework": FRAMEWORKS.get(target, "megatron-core")} | {n: v for n, v in cells.items() if v is not None}
+    job = resolve(asked, db, profile=profile, fabric=fabric)
+    problems = _problems(job.cells, job.model)
+    per_node = min(job.cluster.gpus_per_node, job.cluster.n_gpus)
+    if job.cluster.n_gpus % per_node:
+        low = job.cluster.n_gpus // per_node * per_node
+        problems.append(
+            f"{job.cluster.n_gpus} GPUs are no whole number of nodes of {per_node}; use {low} or {low + per_node}, "
+            f"or state --gpus-per-node"
+        )
+    if problems:
+        raise UsageError(*problems)
+    found = predict([job])[0]
+    full, comments, warnings = dict(job.cells), [], list(job.warnings)
+    undecided = full.get("recompute") is None
+    if undecided:
+        kind, _, layers = str(found["pred_recompute"]).partition(":")
+        full["recompute"] = kind
+        if layers:
+            full["recompute_layers"] = int(layers)
+        comments.append(f"recompute was not stated: {found['pred_recompute']} is the least that is predicted to fit")
+    if found["pred_fit"] == "oom":
+        warnings.append(f"this layout is predicted not to fit: {found['pred_peak_mem_gib']:.1f} GiB per GPU")
+    return Launch(
+        cells=full,
+        model=job.model,
+        device=job.cluster.device,
+        nodes=job.cluster.n_gpus // per_node,
+        gpus_per_node=per_node,
+        gradient_bytes=float(job.columns["gradient_bytes"]),
+        open_recompute=undecided,
+        comments=tuple(comments),
+        warnings=tuple(warnings),
+    )
+
+
+def _problems(cells: Mapping[str, Any], model: Model) -> list[str]:
+    problems = []
+    share = cells["dp"] * cells["micro_batch"]
+    if cells["global_batch"] % share:
+        problems.append(
+            f"dp·micro_batch = {share} does not divide the global batch of {cells['global_batch']}; "
+            f"{max(share, cells['global_batch'] // share * share)} is a multiple"
+        )
+    if cells["method"] != "full":
+        problems.append(f"method={cells['method']}: launch settings are written for full training only")
+    if not model.heads:
+        problems.append(f"{model.name} has no attention layers; launch settings are written for transformers only")
+    return problems
+
+
+def preset_facts(launch: Launch) -> dict[str, Any]:
+    """Values of the preset's own configuration that the cost model does not keep, such as rope_theta."""
+    from gpucalc.model_presets import preset_config
+
+    name = str(launch["model"] or "")
+    preset = resolve_preset(name) if name else None
+    if preset is None:
+        return {}
+    try:
+        config = preset_config(preset)
+    except (DataError, OSError, json.JSONDecodeError):
+        return {}
+    inner = config.get("text_config")
+    return dict(inner) if isinstance(inner, dict) else dict(config)
+
+
+def is_llama_type(model: Model) -> bool:
+    """Whether a model is a plain decoder: gated MLP, scale-only norms, no biases, one kind of layer."""
+    b = model.blueprint
+    special = (b.qkv_bias, b.out_bias, b.mlp_bias, b.qk_norm, b.sinks, b.output_gate, b.kv_lora_rank, b.positions)
+    whole = model.attention_layers == model.layers and not model.window_layers and not model.experts
+    norms = b.norm_terms == 1 and b.norms_per_layer == 2
+    return whole and norms and b.gated_mlp and not any(special) and not model.encoder_layers
