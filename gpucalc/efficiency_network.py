@@ -155,8 +155,11 @@ def calibration(
 
     `overlapped`: as collectives behave beside the compute of a training step instead of alone.
     """
-    table = _table(catalog.database_dirs(dirs), COLLECTIVES)
-    first = ("training",) if overlapped else ()
+    return _calibration(cluster, catalog.database_dirs(dirs), ("training",) if overlapped else ())
+
+
+def _calibration(cluster: Cluster, roots: tuple[Path, ...], first: tuple[str, ...] = ()) -> dict[str, Calibrated]:
+    table = _table(roots, COLLECTIVES)
     link = (*first, cluster.device.key, cluster.link_key, family(cluster.link_key), "any")
     network = (*first, cluster.fabric, family(cluster.fabric), "any")
     found = {name: _find(table, link, name) for name in LINK_CONSTANTS}
@@ -164,6 +167,19 @@ def calibration(
     if cluster.scale_up_topology != "nvswitch" and "nvls_minimum_ranks" in found:
         found["nvls_minimum_ranks"] = _find(table, ("no-switch",), "nvls_minimum_ranks")
     return found
+
+
+def overlay_shares(cluster: Cluster, dirs: Iterable[str | os.PathLike[str]] = ()) -> dict[str, float]:
+    """`link_efficiency` and `network_efficiency` of a user's databases over those shipped; 1 without such.
+
+    A training step takes from the software profile what collectives keep beside compute. Links and a network
+    that carry less than usual when alone carry less then, too: the profile's figures are multiplied by this.
+    """
+    roots, shares = catalog.database_dirs(dirs), ("link_efficiency", "network_efficiency")
+    if len(roots) == 1:
+        return dict.fromkeys(shares, 1.0)
+    own, shipped = _calibration(cluster, roots), _calibration(cluster, roots[:1])
+    return {name: own[name].value / shipped[name].value for name in shares}
 
 
 def collective_constants(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpucalc.columns import TRAINING_PREDICTIONS, parse_row
 from gpucalc.efficiency import kernel_constants
-from gpucalc.efficiency_network import collective_constants
+from gpucalc.efficiency_network import collective_constants, overlay_shares
 from gpucalc.errors import UsageError
 from gpucalc.hardware import Cluster, Database, Device, resolve_cluster
 from gpucalc.model import Model, load_model, model_from_shape, resolve_preset
@@ -80,6 +80,8 @@ def resolve(
         **software_columns(full, model, cluster.device, software, rack=cluster.domain > HGX_DOMAIN),
         "causal_flops": float(causal_flops),
     }
+    for name, share in overlay_shares(cluster, db.dirs[1:]).items():
+        columns[name] = min(1.0, columns[name] * share)
     return Job(full, columns, model, cluster, software, tuple(warnings))
 
 
