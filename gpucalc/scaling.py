@@ -136,7 +136,9 @@ def parse_counts(text: str) -> list[int]:
     for part in text.replace("_", "").split(","):
         match = re.fullmatch(r"\s*(\d{1,12})\s*(?:\.\.\s*(\d{1,12})\s*(?::\s*(\d{1,12}))?)?\s*", part)
         if not match:
-            raise UsageError(f"--gpus {part.strip() or text!r}: write counts such as 8,16,64 or a range such as 8..4096")
+            raise UsageError(
+                f"--gpus {part.strip() or text!r}: write counts such as 8,16,64 or a range such as 8..4096"
+            )
         first, last, step = (int(group) if group else None for group in match.groups())
         if not first or (last is not None and last < first) or step == 0:
             raise UsageError(f"--gpus {part.strip()!r}: expected positive counts in ascending order, such as 8..4096")
@@ -298,10 +300,10 @@ def fitted_law(mode: str, points: Sequence[Point]) -> Law:
     """The serial fraction by least squares of relative deviations: Amdahl for strong scaling, Gustafson for weak.
 
     Few GPUs may be short of memory and recompute, which no law of scaling describes: the fit starts at the count
-    with the most tokens per GPU, if three points follow. The serial fraction is that of this count's step.
+    with the most tokens per GPU, or at the last three. The serial fraction is that of this count's step.
     """
     start = max(range(len(points)), key=lambda i: points[i].efficiency)
-    used = points[start:] if len(points) - start >= 3 else points
+    used = points[min(start, len(points) - 3) :]
     first = used[0]
     growth = np.array([p.n_gpus / first.n_gpus for p in used])
     if mode == "strong":

@@ -303,20 +303,24 @@ def compare(
         theirs = context
     found: list[Contender] = []
     for mine, asked, cost in ((context, question, price), (theirs, changed, other_price)):
-        name = f"{asked.get('n_gpus', layout.get('dp', ''))} x {asked['gpu']}"
         if layout:
             stated = dict(layout)
             if asked is changed and "n_gpus" in other:
                 stated.pop("dp", None)
             outcome = _outcome(mine, {**asked, **stated})
             if outcome is not None:
-                found.append(Contender(name, outcome, "stated", cost))
+                found.append(Contender(_name(outcome), outcome, "stated", cost))
         if "n_gpus" in asked:
             best, _ = fastest(mine, asked)
             outcome = _outcome(mine, best)
             if outcome is not None:
-                found.append(Contender(name, outcome, "fastest", cost))
+                found.append(Contender(_name(outcome), outcome, "fastest", cost))
     return found
+
+
+def _name(outcome: Outcome) -> str:
+    cluster = outcome.job.cluster
+    return f"{cluster.n_gpus} x {cluster.device.key}"
 
 
 def _outcome(context: Context, cells: Mapping[str, Any]) -> Outcome | None:
@@ -324,4 +328,3 @@ def _outcome(context: Context, cells: Mapping[str, Any]) -> Outcome | None:
         return outcomes([(Variation("cluster", str(cells["gpu"])), context.resolve(cells))])[0]
     except UsageError:
         return None
-

@@ -42,6 +42,7 @@ CausalFlops = Annotated[bool, typer.Option("--causal-flops", help="Count half of
 Format = Annotated[str, typer.Option("-f", "--format", metavar="FORMAT", help="table, csv, json, jsonl or md.")]
 ColumnList = Annotated[Text, typer.Option("--columns", metavar="A,B,…", help="Columns to print, in this order.")]
 NoHeader = Annotated[bool, typer.Option("--no-header", help="Leave out the heading.")]
+Plot = Annotated[Text, typer.Option("--plot", metavar="FILE", help="Draw it too: .png, .svg or .pdf.")]
 
 FLAGS = {
     "model": "MODEL",
@@ -103,6 +104,28 @@ def positive_integer(flag: str, text: str) -> int:
         raise UsageError(*(flag + p.removeprefix("value") for p in error.problems)) from None
     if value is None:
         raise UsageError(f"{flag} is empty")
+    return value
+
+
+def positive_number(flag: str, text: str) -> float:
+    """A number above 0, for options that are no column."""
+    from gpucalc.columns import Column
+
+    try:
+        value: float | None = parse_cell(Column("value", "number", flag), text)
+    except UsageError as error:
+        raise UsageError(*(flag + p.removeprefix("value") for p in error.problems)) from None
+    if value is None:
+        raise UsageError(f"{flag} is empty")
+    return value
+
+
+def share(flag: str, text: str) -> float:
+    """A share between 0 and 1, written as 5% or 0.05; a bare number above 1 is no guess but an error."""
+    percent = text.strip().endswith("%")
+    value = positive_number(flag, text.strip().removesuffix("%")) / (100 if percent else 1)
+    if value >= 1:
+        raise UsageError(f"{flag} is {text!r}, expected a share below 1, such as 5% or 0.05")
     return value
 
 
@@ -171,6 +194,14 @@ def open_database(dirs: Iterable[str] | None) -> Any:
     from gpucalc.hardware import Database
 
     return Database(tuple(dirs or ()))
+
+
+def check_plot(path: str | None) -> None:
+    """Complain about a picture that cannot be made before anything is computed or written."""
+    if path is not None:
+        from gpucalc.plot import check_path
+
+        check_path(path)
 
 
 def resolved_cluster(

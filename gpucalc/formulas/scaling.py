@@ -83,7 +83,9 @@ def slowest_normal(workers: Count, variation: Ratio) -> Ratio:
     return 1 + variation * expected_largest_deviate(workers)
 
 
-@formula(symbol="e^{σ·E[max z]-σ²/2}", cite="blom1958", valid="slow-downs of workers log-normal with mean 1, independent")
+@formula(
+    symbol="e^{σ·E[max z]-σ²/2}", cite="blom1958", valid="slow-downs of workers log-normal with mean 1, independent"
+)
 def slowest_lognormal(workers: Count, variation: Ratio) -> Ratio:
     """The same for slow-downs with a heavy tail, log-normal with mean 1 and σ² = ln(1+c_v²); at least 1.
 
