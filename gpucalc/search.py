@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpucalc import job as jobs
-from gpucalc.candidates import AUTOMATIC, COLUMNS, CUT, Space, block_columns, blocks, cuts, make_space, skip
+from gpucalc.candidates import AUTOMATIC, BLOCK, COLUMNS, CUT, Space, block_columns, blocks, cuts, make_space, skip
 from gpucalc.columns import cell_text
 from gpucalc.errors import UsageError
 from gpucalc.estimate.training import estimate_training, least_step_time
@@ -198,13 +198,15 @@ def _search(
 
 def _bounds(order: np.ndarray, base: jobs.Job, space: Space) -> np.ndarray:
     """For each cut the least step time that any layout around it can reach."""
-    block = {name: order[:, i] for i, name in enumerate(CUT)}
-    kinds = space.levels["cp_kind"]
+    kinds = [CP_KINDS.index(kind) for kind in space.levels["cp_kind"]]
     least = np.full(len(order), np.inf)
-    if len(order):
-        for kind in kinds:
-            block["cp_kind"] = np.full(len(order), CP_KINDS.index(kind))
-            least = np.minimum(least, least_step_time(block_columns(base.columns, block)))
+    size = max(1, BLOCK // len(kinds))
+    for start in range(0, len(order), size):
+        part = order[start : start + size]
+        block = {name: np.tile(part[:, i], len(kinds)) for i, name in enumerate(CUT)}
+        block["cp_kind"] = np.repeat(kinds, len(part))
+        times = np.broadcast_to(least_step_time(block_columns(base.columns, block)), (len(block["cp_kind"]),))
+        least[start : start + size] = times.reshape(len(kinds), len(part)).min(axis=0)
     return least
 
 
