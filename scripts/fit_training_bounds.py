@@ -80,6 +80,9 @@ BOUNDS: dict[str, tuple[float, float, float]] = {
     "composer.elementwise_factor": (0.8, 1.4, 3.0),
     # A broadcast of a partition: launch, tree over hundreds of ranks, tens of megabytes.
     "seconds_per_partition": (5e-4, 2e-3, 1e-2),
+    # XLA fuses what lies between two products.
+    "maxtext.elementwise_factor": (0.8, 1.2, 3.0),
+    "maxtext.unfused_share": (0.02, 0.1, 1.0),
     "eager.elementwise_factor": (1.5, 4.5, 10.0),
     "megatron-legacy.elementwise_factor": (0.8, 1.2, 3.0),
     # 0: hidden; 1: alone on the stream; above 1: slowed by the compute beside it.

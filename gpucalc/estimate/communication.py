@@ -155,9 +155,15 @@ def add_data_parallel(ledger: Ledger) -> None:
     """
     c = ledger.columns
     trained = c["trains_base"]
+    mixture = c["moe_layers"] > 0
     groups = {
         "dense": (c["replicas"], c["shards"], c["tp"]),
-        "experts": (c["expert_replicas"], c["expert_shards"], c["ep"] * c["etp"]),
+        # A row without experts has no group of theirs: one rank, which pays no latency.
+        "experts": (
+            np.where(mixture, c["expert_replicas"], 1.0),
+            np.where(mixture, c["expert_shards"], 1.0),
+            c["ep"] * c["etp"],
+        ),
     }
     for name in kinds(c):
         replicas, shards, stride = groups[name]
@@ -167,8 +173,9 @@ def add_data_parallel(ledger: Ledger) -> None:
             sharers.get("network_bandwidth", c["network_bandwidth"]) * c["sharded_bandwidth_ratio"]
         )
         stage = ledger[f"stage/parameters/{name}"]
+        adapters = c["adapter_parameters"] * c["longest"] * (name == "dense")
         gradients = ledger.add(
-            f"dp/{name}/gradients", data_parallel.gradient_message, parameters=stage * trained + c["adapter_parameters"]
+            f"dp/{name}/gradients", data_parallel.gradient_message, parameters=stage * trained + adapters
         )
         weights = ledger.add(f"dp/{name}/weights", data_parallel.parameter_message, parameters=stage * trained)
         across = replicas / shards
