@@ -37,6 +37,7 @@ def comm(
     form: opt.Format = "table",
     columns: opt.ColumnList = None,
     no_header: opt.NoHeader = False,
+    plot: opt.Plot = None,
     db: opt.Databases = None,
 ) -> None:
     """Time, algorithm and bus bandwidth of a collective, by algorithm.
@@ -49,6 +50,7 @@ def comm(
     from gpucalc.units import parse_quantity
 
     form = opt.chosen_format(form)
+    opt.check_plot(plot)
     if op is None or size is None:
         raise UsageError("missing: an operation and a size, such as comm all_reduce 1GiB")
     name, size_bytes = operation(op), parse_quantity(size, "B")
@@ -60,6 +62,11 @@ def comm(
     from gpucalc.estimate.collectives import comm as evaluated
 
     rows = evaluated(name, size_bytes, cluster, database.dirs[1:])
+    if plot is not None:
+        from gpucalc.plot import save
+        from gpucalc.plot.kernels import comm_figure
+
+        save(comm_figure(name, size_bytes, cluster, database.dirs[1:]), plot)
     emit_rows(form, list(rows[0]), rows, columns, not no_header)
     if form in {"table", "md"}:
         talk(

@@ -37,6 +37,7 @@ def explain(
     form: opt.Format = "table",
     columns: opt.ColumnList = None,
     no_header: opt.NoHeader = False,
+    plot: opt.Plot = None,
     db: opt.Databases = None,
     causal_flops: opt.CausalFlops = False,
 ) -> None:
@@ -51,6 +52,7 @@ def explain(
     from gpucalc.label import label_cells
 
     form = opt.chosen_format(form)
+    opt.check_plot(plot)
     deepest = None if depth is None else opt.positive_integer("--depth", depth) - 1
     base = row_from_stdin() if model == "-" else None
     cells = opt.job_cells(
@@ -81,6 +83,11 @@ def explain(
     from gpucalc.explain import explain as explained
 
     found = explained(cells, database, causal_flops=causal_flops, profile=profile, fabric=fabric)
+    if plot is not None:
+        from gpucalc.plot import save
+        from gpucalc.plot.explained import explain_figure
+
+        save(explain_figure(cells, database, causal_flops=causal_flops, profile=profile, fabric=fabric), plot)
     if form == "json":
         emit_document(
             {

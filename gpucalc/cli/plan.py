@@ -53,6 +53,10 @@ def plan(
     form: opt.Format = "table",
     columns: opt.ColumnList = None,
     no_header: opt.NoHeader = False,
+    plot: opt.Plot = None,
+    report: Annotated[
+        opt.Text, typer.Option("--report", metavar="FILE.html", help="Write the answer as one HTML file too.")
+    ] = None,
     db: opt.Databases = None,
     causal_flops: opt.CausalFlops = False,
 ) -> int:
@@ -66,6 +70,11 @@ def plan(
     form = opt.chosen_format(form)
     objective = _objective(objective)
     count = opt.positive_integer("--top", top)
+    opt.check_plot(plot)
+    if report is not None:
+        from gpucalc.report import check_report_path
+
+        check_report_path(report)
     cells = opt.job_cells(
         {
             "model": model,
@@ -90,20 +99,46 @@ def plan(
     from gpucalc.search import plan as search
 
     progress = _progress()
-    result = search(
-        cells,
-        database,
-        objective=objective,
-        top=count,
-        progress=progress,
-        causal_flops=causal_flops,
-        profile=profile,
-        fabric=fabric,
-    )
+    options: dict[str, Any] = {"causal_flops": causal_flops, "profile": profile, "fabric": fabric}
+    result = search(cells, database, objective=objective, top=count, progress=progress, **options)
+    if plot is not None or report is not None:
+        _draw(result, cells, database, plot, report, progress, options)
     if progress:
         sys.stderr.write("\r\x1b[K")
     _write(result, form, columns, not no_header)
     return ExitStatus.OK if result.rows else ExitStatus.INFEASIBLE
+
+
+def _draw(
+    result: Any,
+    cells: Mapping[str, Any],
+    db: Any,
+    plot: str | None,
+    report: str | None,
+    progress: Callable[[int], None] | None,
+    options: Mapping[str, Any],
+) -> None:
+    """Write the picture and the report; without a layout that fits there is nothing to draw, but still a report."""
+    front: list[dict[str, Any]] = []
+    if result.rows:
+        from gpucalc.plot.layouts import pareto_rows
+
+        front = pareto_rows(cells, db, progress=progress, **options)
+    if plot is not None and result.rows:
+        from gpucalc.plot import save
+        from gpucalc.plot.layouts import plan_figure
+        from gpucalc.report import plan_title
+
+        save(plan_figure(result.rows, front, db, plan_title(result.job), **options), plot)
+    elif plot is not None:
+        talk("gpucalc: no layout fits; nothing is drawn")
+    if report is not None:
+        import shlex
+
+        from gpucalc.report import plan_report, write_report
+
+        command = shlex.join(["gpucalc", *sys.argv[1:]])
+        write_report(plan_report(result, cells, db, front=front, command=command, **options), report)
 
 
 def _objective(text: str) -> str:

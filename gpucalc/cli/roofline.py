@@ -35,6 +35,7 @@ def gemm(
     gpu: opt.Gpu = None,
     precision: opt.Precision = None,
     form: opt.Format = "table",
+    plot: opt.Plot = None,
     db: opt.Databases = None,
 ) -> None:
     """A matrix product of m × k by k × n.
@@ -43,6 +44,7 @@ def gemm(
     gpucalc roofline gemm 8192 8192 8192 --gpu h100-sxm-80gb --precision bf16
     """
     form = opt.chosen_format(form)
+    opt.check_plot(plot)
     if m is None or n is None or k is None:
         raise UsageError("missing: three sizes M N K, such as roofline gemm 8192 8192 8192")
     sizes = [opt.positive_integer(name, text) for name, text in (("M", m), ("N", n), ("K", k))]
@@ -57,6 +59,7 @@ def gemm(
         device,
         chosen,
         roofline_gemm(sizes[0], sizes[1], sizes[2], device, chosen, database.dirs[1:]),
+        plot,
     )
 
 
@@ -71,6 +74,7 @@ def attention(
     gpu: opt.Gpu = None,
     precision: opt.Precision = None,
     form: opt.Format = "table",
+    plot: opt.Plot = None,
     db: opt.Databases = None,
 ) -> None:
     """Flash attention over whole sequences (prefill), or of one new token over a cache (decode).
@@ -79,6 +83,7 @@ def attention(
     gpucalc roofline attention --seq-len 8192 --heads 32 --kv-heads 8 --gpu h100-sxm-80gb
     """
     form = opt.chosen_format(form)
+    opt.check_plot(plot)
     if seq_len is None or heads is None:
         raise UsageError("missing: --seq-len 8192 and --heads 32")
     if phase not in (*PHASES, "prefill_causal"):
@@ -111,7 +116,7 @@ def attention(
         chosen,
         database.dirs[1:],
     )
-    _write(form, {"operation": "attention", "phase": name, **values}, device, chosen, ledger)
+    _write(form, {"operation": "attention", "phase": name, **values}, device, chosen, ledger, plot)
 
 
 @app.command("kernel")
@@ -121,6 +126,7 @@ def kernel(
     gpu: opt.Gpu = None,
     precision: opt.Precision = None,
     form: opt.Format = "table",
+    plot: opt.Plot = None,
     db: opt.Databases = None,
 ) -> None:
     """Any kernel, by its operations and its memory traffic.
@@ -131,6 +137,7 @@ def kernel(
     from gpucalc.units import parse_quantity
 
     form = opt.chosen_format(form)
+    opt.check_plot(plot)
     if flops is None or size is None:
         raise UsageError("missing: --flops 1.1TFLOP and --bytes 400MB")
     work, traffic = parse_quantity(flops, "FLOP"), parse_quantity(size, "B")
@@ -140,10 +147,10 @@ def kernel(
     from gpucalc.estimate.kernels import roofline_kernel
 
     given = {"operation": "kernel", "flops": work, "bytes": traffic}
-    _write(form, given, device, chosen, roofline_kernel(work, traffic, device, chosen, database.dirs[1:]))
+    _write(form, given, device, chosen, roofline_kernel(work, traffic, device, chosen, database.dirs[1:]), plot)
 
 
-def _write(form: str, given: dict[str, Any], device: Any, precision: str, ledger: Any) -> None:
+def _write(form: str, given: dict[str, Any], device: Any, precision: str, ledger: Any, plot: str | None = None) -> None:
     """The question, the answer in kernel units, and the terms that led to it."""
     from gpucalc.estimate.kernels import bound_of
     from gpucalc.render.explain import ledger_terms, tree
@@ -160,6 +167,12 @@ def _write(form: str, given: dict[str, Any], device: Any, precision: str, ledger
         "peak_share_pct": 100 * float(ledger["metric/peak_share"]),
         "bound": bound_of(ledger),
     }
+    if plot is not None:
+        from gpucalc.plot import save
+        from gpucalc.plot.kernels import operation_traffic, roofline_figure
+
+        flops = float(given["flops"] if "flops" in given else ledger["flops/total"])
+        save(roofline_figure(answer, operation_traffic(ledger), flops, device), plot)
     terms = ledger_terms(ledger)
     if form == "json":
         emit_document({**answer, "terms": terms})

@@ -60,6 +60,22 @@ def roofline_figure(answer: Mapping[str, Any], traffic: float, flops: float, dev
     return figure
 
 
+def operation_traffic(ledger: Any) -> float:
+    """Bytes that the operation of a `roofline_…` ledger moves at least, from what its formulas count."""
+    from gpucalc.formulas.attention import decode_traffic
+    from gpucalc.formulas.roofline import gemm_traffic
+
+    c = ledger.columns
+    if "m" in c:
+        return float(gemm_traffic(**{name: c[name] for name in ("m", "n", "k", "element_bytes", "output_bytes")}))
+    if "attended" in ledger:
+        return float(ledger["time/memory"] * c["memory_bandwidth"] / c["attention_passes"])
+    if "context" in c:
+        names = ("batch", "context", "heads", "kv_heads", "head_dim", "kv_bytes", "attention_element_bytes")
+        return float(decode_traffic(**{name: c[name] for name in names}))
+    return float(ledger["time/memory"] * c["memory_bandwidth"] * c["memory_efficiency"])
+
+
 def _other_roofs(axes: Any, device: Any, precision: str, bandwidth: float, low: float, high: float) -> None:
     """Peaks of the device's other precisions, pale, each named once."""
     own = device.precision_peak(precision)

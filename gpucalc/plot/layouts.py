@@ -81,8 +81,9 @@ def _limit_line(axes: Any, limit: float) -> None:
 def _legend(axes: Any, columns: int) -> None:
     axes.legend(
         loc="upper center",
-        bbox_to_anchor=(0.5, -0.16),
+        bbox_to_anchor=(0.5, 0.0),
         bbox_transform=axes.transAxes,
+        borderaxespad=5.5,  # of the font's size: below the axis and its name, however many bars there are
         ncols=columns,
         handlelength=1.4,
         columnspacing=1.0,
