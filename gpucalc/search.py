@@ -45,7 +45,7 @@ _Miss = tuple[float, dict[str, int]]  # memory over capacity of the layout that 
 
 @dataclass
 class _Best:
-    """The best rows so far: layout columns beside step time and memory fill."""
+    """The best rows so far: layout columns beside step time (of risky ones a tie more) and memory fill."""
 
     columns: dict[str, np.ndarray]
     time: np.ndarray
@@ -222,11 +222,16 @@ def _merge(
     """The best of what was known and the fitting rows of a block, in a stable order."""
     chosen = np.flatnonzero(fits)
     if objective != "pareto" and len(chosen) > 4 * top:
-        key = (fill if objective == "memory" else step)[chosen]
+        key = (
+            fill[chosen]
+            if objective == "memory"
+            else step[chosen] * np.where(fill[chosen] > jobs.RISKY_FILL, 1 + TIE, 1.0)
+        )
         limit = np.partition(key, top - 1)[top - 1]
         chosen = chosen[key <= limit]
     columns = {name: block[name][chosen] for name in COLUMNS}
-    time_, memory = step[chosen], fill[chosen]
+    # A layout that may run out of memory must be faster by more than a tie to come before one that fits.
+    time_, memory = step[chosen] * np.where(fill[chosen] > jobs.RISKY_FILL, 1 + TIE, 1.0), fill[chosen]
     if best is not None:
         columns = {name: np.concatenate([best.columns[name], columns[name]]) for name in COLUMNS}
         time_, memory = np.concatenate([best.time, time_]), np.concatenate([best.memory, memory])
@@ -280,7 +285,7 @@ def _rows(
         cells["recompute"] = recompute
         if layers:
             cells["recompute_layers"] = int(layers)
-        label = Layout.from_cells(_labelled(cells)).label()
+        label = Layout.from_cells(_labelled(cells, one)).label()
         network = one.cluster.network_bandwidth_per_gpu * 8 / 1e9
         known = {"seq_len": one.cells["seq_len"], "precision": one.cells["precision"]}
         known |= {"gpus_per_node": one.cluster.gpus_per_node, "inter_node_gbps_per_gpu": network}
@@ -288,12 +293,9 @@ def _rows(
     return rows
 
 
-def _labelled(cells: Mapping[str, Any]) -> dict[str, Any]:
+def _labelled(cells: Mapping[str, Any], job: jobs.Job) -> dict[str, Any]:
     """The cells a label shows: etp only where there are experts."""
-    shown = dict(cells)
-    if shown["ep"] == 1 and not shown.get("experts"):
-        shown["etp"] = 1
-    return shown
+    return dict(cells) if job.model.experts else {**cells, "etp": 1}
 
 
 def _nearest_miss(miss: _Miss | None, base: jobs.Job, rejected: Mapping[str, int]) -> str:
@@ -310,7 +312,7 @@ def _nearest_miss(miss: _Miss | None, base: jobs.Job, rejected: Mapping[str, int
     parts = {name: at(f"memory/{name}") for name in ("weights", "gradients", "optimizer", "activations", "passing")}
     largest = max(parts, key=lambda name: parts[name])
     over = (fill - 1) * at("memory/capacity")
-    label = Layout.from_cells(_labelled(layout_cells(columns))).label()
+    label = Layout.from_cells(_labelled(layout_cells(columns), base)).label()
     return (
         f"nearest miss: {label} needs {over / 2**30:.1f} GiB more than the "
         f"{at('memory/capacity') / 2**30:.1f} GiB that fit; its largest term is {largest} "
