@@ -52,6 +52,13 @@ def test_the_upper_bound_counts_every_reduction_of_zero_2() -> None:
     assert value(ledger, "time/step") <= value(ledger, "bounds/upper") * 1.001
 
 
+@pytest.mark.xfail(strict=True, reason="the upper bound leaves out the reduction across hybrid sharding groups")
+def test_the_upper_bound_counts_the_copies_of_hybrid_sharding() -> None:
+    cells = {"model": "llama-3.1-8b", "gpu": "v100-sxm2-32gb", "n_gpus": 4, "zero_stage": 3, "shard_group": 2}
+    ledger = solve({**cells, "framework": "megatron-lm", "software_date": "2022-06", "seq_len": 512})
+    assert value(ledger, "time/step") <= value(ledger, "bounds/upper") * 1.001
+
+
 @settings(max_examples=60)
 @given(cells=legal_cells(), factor=FASTER)
 @pytest.mark.parametrize("column", ["link_bandwidth", "network_bandwidth", "memory_bandwidth", "host_bandwidth"])
@@ -213,7 +220,7 @@ def test_overlap_never_makes_a_step_longer(cells: dict[str, object], factor: flo
 @settings(max_examples=60)
 @given(cells=legal_cells())
 def test_the_estimate_lies_between_its_bounds(cells: dict[str, object]) -> None:
-    assume(cells["zero_stage"] != 2)
+    assume(cells["zero_stage"] != 2 and not cells["shard_group"])  # see the upper bound above
     ledger = solve(cells)
     lower, step, upper = (value(ledger, path) for path in ("bounds/work", "time/step", "bounds/upper"))
     assert lower <= step * SLACK
