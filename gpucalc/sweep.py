@@ -11,7 +11,7 @@ import hashlib
 import os
 import signal
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,14 +48,14 @@ class Tally:
     def count(self, outcome: Outcome) -> None:
         """Add a finished cell."""
         self.new_layouts += outcome.layouts
-        self.resume({"state": outcome.state, "rows": outcome.rows, "layouts": outcome.layouts})
+        self.resume(outcome.state, 1, outcome.rows, outcome.layouts)
 
-    def resume(self, fact: Mapping[str, Any]) -> None:
-        """Add a cell that an earlier process finished."""
-        self.cells += 1
-        self.layouts += fact["layouts"]
-        self.rows += fact["rows"]
-        self.states[fact["state"]] = self.states.get(fact["state"], 0) + 1
+    def resume(self, state: str, cells: int, rows: int, layouts: int) -> None:
+        """Add cells that an earlier process finished."""
+        self.cells += cells
+        self.layouts += layouts
+        self.rows += rows
+        self.states[state] = self.states.get(state, 0) + cells
 
 
 def sweep(total: int, store: Store, runner: Runner, tally: Tally, progress: Told) -> None:
@@ -124,6 +124,11 @@ def doubts(spec: Spec, db: Database) -> list[str]:
     return remarks
 
 
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 # --- one cell ----------------------------------------------------------------------------------------
 
 
@@ -168,6 +173,19 @@ def _inline(spec: Spec, db: Database, spill: Path, feed: Feed, told: Told) -> Ge
 
 
 # --- several processes -------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Interrupts come after the block; a process that starts in it never sees one."""
+    if not hasattr(signal, "pthread_sigmask"):  # pragma: no cover - Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _work(channel: Any, spec: Spec, dirs: tuple[str, ...], spill: Path) -> None:
@@ -220,7 +238,8 @@ def _pool(
     def hire() -> None:
         mine, theirs = context.Pipe()
         process = context.Process(target=_work, args=(theirs, spec, dirs, spill), daemon=True)
-        process.start()
+        with _interrupts_held():  # or one that comes while it starts would print a traceback
+            process.start()
         theirs.close()  # so that the channel ends when the worker does
         crew.append(_Worker(process, mine))
 

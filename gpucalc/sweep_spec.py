@@ -139,6 +139,8 @@ def parse_spec(document: Mapping[str, Any]) -> Spec:
     if objective not in OBJECTIVES:
         hint = '; write keep = "pareto"' if objective == PARETO else _known(objective, OBJECTIVES)
         problems.append(f"objective is {objective!r}{hint}")
+    elif keep in (ALL, PARETO) and "objective" in document:
+        problems.append(f'objective has no meaning with keep = "{keep}"')
     causal = document.get("causal_flops", False)
     if not isinstance(causal, bool):
         problems.append(f"causal_flops is {causal!r}, expected true or false")

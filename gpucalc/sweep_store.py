@@ -17,8 +17,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 from gpucalc.errors import DataError
 from gpucalc.sweep_rows import Outcome
@@ -26,6 +27,21 @@ from gpucalc.sweep_rows import Outcome
 SYNC = 5.0  # seconds of work that a loss of power may cost; the end of a process costs none
 PIECE = 1 << 20
 KIND = "gpucalc sweep"
+
+
+@dataclass
+class Done:
+    """Cells that an earlier process finished, of one state."""
+
+    cells: int = 0
+    rows: int = 0
+    layouts: int = 0
+
+    def add(self, event: Mapping[str, Any], sign: int = 1) -> None:
+        """Count a cell, or with -1 no longer."""
+        self.cells += sign
+        self.rows += sign * int(event["rows"])
+        self.layouts += sign * int(event["layouts"])
 
 
 class Store(Protocol):
@@ -82,11 +98,11 @@ class Journaled:
         when the output exists without a journal, when another process writes it, or when nothing can be written.
         """
         self.path = path
-        self.rows_path = path.with_name(f"{path.name}.rows.csv") if path.suffix == ".parquet" else path
+        self.rows_path = path.with_name(f"{path.name}.rows.csv") if path.suffix.casefold() == ".parquet" else path
         self.journal_path = path.with_name(f"{path.name}.journal")
         self.spill = path.with_name(f"{path.name}.parts")
         self.first = 0  # also the number of cells whose rows stand in the output
-        self.done: list[Mapping[str, Any]] = []  # of an earlier process: finished cells without their rows
+        self.done: dict[str, Done] = {}  # by an earlier process, by state
         self._waiting: dict[int, tuple[int, int]] = {}  # cell → place of its line in the journal
         self._header = header.encode()
         self._end = 0
@@ -114,16 +130,21 @@ class Journaled:
         try:
             _lock(self._journal, self.path)
             _write(self._journal, line)
-            self._out = os.open(self.rows_path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-            _write(self._out, self._header)
-            os.rename(fresh, self.journal_path)
+            os.rename(fresh, self.journal_path)  # a journal is there whole or not at all
         except OSError:
             fresh.unlink(missing_ok=True)
-            with contextlib.suppress(OSError, AttributeError):
-                os.close(self._out)
-                self.rows_path.unlink()
             raise
         self._journal_end = len(line)
+        try:
+            self._begin_rows()
+        except OSError:
+            for path in (self.rows_path, self.journal_path):
+                path.unlink(missing_ok=True)
+            raise
+
+    def _begin_rows(self) -> None:
+        self._out = os.open(self.rows_path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666)
+        _write(self._out, self._header)
         self._end = len(self._header)
 
     def _go_on(self, identity: Mapping[str, Any]) -> None:
@@ -132,39 +153,58 @@ class Journaled:
         with open(self.journal_path, "rb") as stream:
             head = stream.readline()
             self._check(_event(head), identity)
+            self._journal_end = len(head)
+            if os.fstat(self._journal).st_size == len(head):  # it ended before the first cell
+                self._begin_rows()
+                return
             if not self.rows_path.is_file():
                 raise DataError(
                     f"{self.rows_path} is gone, though {self.journal_path} tells of rows in it; "
                     "remove the journal to start again"
                 )
             self._out = os.open(self.rows_path, os.O_RDWR)
-            size = os.fstat(self._out).st_size
-            self._end, self._journal_end = len(self._header), len(head)
-            if size < self._end or os.pread(self._out, self._end, 0) != self._header:
+            self._end = len(self._header)
+            if os.pread(self._out, self._end, 0) != self._header:
                 raise DataError(
                     f"{self.rows_path} is not what {self.journal_path} tells of; remove both to start again"
                 )
-            tallied = set()
-            for line in stream:
-                event = _event(line)
-                if event is None or event.get("end", 0) > size:
-                    break  # a line cut short, or rows that a loss of power took
-                cell, place = int(event["cell"]), self._journal_end
-                self._journal_end += len(line)
-                if "end" in event:
-                    self.first, self._end = cell + 1, int(event["end"])
-                    self._waiting.pop(cell, None)
-                else:
-                    self._waiting[cell] = (place, len(line))
-                if cell not in tallied:
-                    tallied.add(cell)
-                    self.done.append({name: event.get(name, 0) for name in ("state", "rows", "layouts")})
+            self._read_events(stream, os.fstat(self._out).st_size)
+        self._drop_lost_parts()
         os.ftruncate(self._journal, self._journal_end)
         os.ftruncate(self._out, self._end)
         os.lseek(self._journal, self._journal_end, os.SEEK_SET)
         os.lseek(self._out, self._end, os.SEEK_SET)
-        self._sweep_parts()
         self._place()
+
+    def _read_events(self, stream: IO[bytes], size: int) -> None:
+        for line in stream:
+            event = _event(line)
+            if event is None or event.get("end", 0) > size:
+                return  # a line cut short, or rows that a loss of power took
+            cell, place = int(event["cell"]), self._journal_end
+            self._journal_end += len(line)
+            if "end" in event:
+                self.first, self._end = cell + 1, int(event["end"])
+                self._waiting.pop(cell, None)
+            else:
+                self._waiting[cell] = (place, len(line))
+            if "state" in event:
+                self.done.setdefault(event["state"], Done()).add(event)
+
+    def _drop_lost_parts(self) -> None:
+        """Do cells again whose rows are gone; remove files of cells that were not finished."""
+        known = set()
+        for cell, (place, length) in list(self._waiting.items()):
+            event = _event(os.pread(self._journal, length, place)) or {}
+            part = event.get("part")
+            if part and not (self.spill / part).is_file():
+                del self._waiting[cell]
+                self.done[event["state"]].add(event, -1)
+            known.add(part)
+        if self.spill.is_dir():
+            for path in self.spill.iterdir():
+                if path.name not in known:
+                    path.unlink(missing_ok=True)
 
     def _check(self, found: dict[str, Any] | None, identity: Mapping[str, Any]) -> None:
         if found is None or found.get("journal") != KIND:
@@ -179,16 +219,6 @@ class Journaled:
             )
         if found.get("cells") != identity["cells"]:
             raise DataError(f"{self.path} was begun with another --limit; {again}")
-
-    def _sweep_parts(self) -> None:
-        """Remove parts of cells that were not finished."""
-        known = set()
-        for place, length in self._waiting.values():
-            known.add((_event(os.pread(self._journal, length, place)) or {}).get("part"))
-        if self.spill.is_dir():
-            for path in self.spill.iterdir():
-                if path.name not in known:
-                    path.unlink(missing_ok=True)
 
     def has(self, cell: int) -> bool:
         """Whether a cell is finished."""
@@ -284,11 +314,10 @@ class Journaled:
                 os.close(getattr(self, name))
 
     def _trouble(self, error: OSError) -> DataError:
-        what = error.filename or self.path
         remedy = ""
         if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
-            remedy = "; make room and run the same command again to go on"
-        return DataError(f"cannot write {what}: {error.strerror or error}{remedy}")
+            remedy = "; make room"
+        return DataError(f"cannot write {self.path}: {error.strerror or error}{remedy}")
 
 
 def _json(event: Mapping[str, Any]) -> bytes:

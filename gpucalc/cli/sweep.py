@@ -47,9 +47,9 @@ def sweep(
     read = read_spec(spec)
     total = min(read.count, first or read.count)
     if total > MANY and not yes:
-        years = total * USUAL_SECONDS / (os.cpu_count() or 1) / 86400
+        days = total * USUAL_SECONDS / (os.cpu_count() or 1) / 86400
         raise UsageError(
-            f"{spec} means {total:,} cells, about {_span(years)} on this machine; "
+            f"{spec} means {total:,} cells, about {_span(days)} on this machine; "
             "shorten its lists, do the first of them with --limit N, or say --yes"
         )
     return _run(read, total, path, workers, scheduler, tuple(str(Path(d).resolve()) for d in db or ()))
@@ -75,7 +75,7 @@ def _run(
 ) -> int:
     from gpucalc.hardware import Database
     from gpucalc.render.delimited import csv_line
-    from gpucalc.sweep import Tally, data_fingerprint, doubts, local_runner, sweep
+    from gpucalc.sweep import Tally, data_fingerprint, doubts, local_runner, sweep, usable_cores
     from gpucalc.sweep_rows import columns_of
     from gpucalc.sweep_store import Journaled, Stream
 
@@ -101,8 +101,8 @@ def _run(
             models = tuple(str(value) for value in spec.values("model"))
             identity = {"spec": spec.fingerprint(), "data": data_fingerprint(models, dirs), "cells": total}
             store = Journaled(path, header, identity)
-            for fact in store.done:
-                tally.resume(fact)
+            for state, done in store.done.items():
+                tally.resume(state, done.cells, done.rows, done.layouts)
         stack.callback(store.close)
         resumed = tally.cells
         if resumed:
@@ -110,7 +110,7 @@ def _run(
         if client is not None:
             runner = dask_runner(spec, dirs, client, tally)
         else:
-            workers = min(jobs or len(os.sched_getaffinity(0)), max(1, total - resumed))
+            workers = min(jobs or usable_cores(), max(1, total - resumed))
             runner = local_runner(spec, dirs, workers, store.spill, tally)
         show = _Progress(tally, total)
         try:
