@@ -128,6 +128,8 @@ def arguments(launch: Launch) -> list[list[str]]:
         _recompute_arguments(launch),
         ["--attention-backend", "auto" if m.is_mla else BACKENDS[c["flash_attention"]], *OPTIMIZERS[c["optimizer"]]],
     ]
+    if not c["dropout"]:  # Megatron-LM's own default is 0.1, whose masks take memory
+        lines.append(["--attention-dropout", "0.0", "--hidden-dropout", "0.0"])
     if c["offload_optimizer"]:
         lines.append(
             ["--optimizer-cpu-offload", "--optimizer-offload-fraction", "1.0", "--use-precision-aware-optimizer"]
@@ -165,7 +167,7 @@ def _model_arguments(launch: Launch) -> list[Any]:
     else:
         words += ["--position-embedding-type", "rope", "--rotary-base", round(float(facts.get("rope_theta") or 10000))]
     words += [] if m.tied_embeddings else ["--untie-embeddings-and-output-weights"]
-    return words + ["--vocab-size", m.vocab, "--make-vocab-size-divisible-by", 128]
+    return [*words, "--vocab-size", m.vocab, "--make-vocab-size-divisible-by", 128]
 
 
 def _expert_arguments(launch: Launch) -> list[Any]:

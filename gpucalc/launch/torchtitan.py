@@ -116,7 +116,7 @@ def problems(launch: Launch, *, recipe: bool = False) -> list[str]:
     """Everything that torchtitan cannot express or refuses, in sentences."""
     c = launch
     known: dict[str, Any] = RECIPES if recipe else FLAVORS
-    found = []
+    found: list[str] = []
     try:
         _, shard = shards(launch)
     except UsageError as error:
@@ -263,8 +263,8 @@ def _comments(launch: Launch) -> tuple[str, ...]:
 
 def start(launch: Launch) -> Start:
     """The TOML for releases up to v0.2.2, and the command that reads it."""
-    comments = ("torchtitan v0.1 to v0.2.2; later releases take Python recipes (--to torchtitan-recipe)",)
-    comments = (*comments, *_comments(launch))
+    release = "torchtitan v0.1 to v0.2.2; later releases take Python recipes (--to torchtitan-recipe)"
+    comments = (release, *_comments(launch))
     text = commented(launch, comments) + toml_text(sections(launch))
     program = [["-m", "torchtitan.train", "--job.config_file", FILE]]
     return Start(text, program, files={FILE: text}, comments=comments)
