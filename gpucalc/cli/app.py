@@ -66,12 +66,13 @@ def usage_sentence(error: Exception) -> str:
     return f"{path}: {said} (see {path} --help)"
 
 
-from gpucalc.cli import comm, evaluate, explain, export, hw, models, plan, roofline, scale, sweep, validate, whatif  # noqa: E402
+from gpucalc.cli import comm, evaluate, explain, export, fit, hw, models, plan, roofline, scale, sweep, validate, whatif  # noqa: E402
 
 app.command("plan")(plan.plan)
 app.command("explain")(explain.explain)
 app.command("eval")(evaluate.evaluate)
 app.command("validate")(validate.validate)
+app.command("fit")(fit.fit)
 app.command("scale")(scale.scale)
 app.command("whatif")(whatif.whatif)
 app.command("sweep")(sweep.sweep)

@@ -1,0 +1,323 @@
+"""`gpucalc fit`: will it fit, how many GPUs are the least, and what would make it fit."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from gpucalc.cli import options as opt
+from gpucalc.cli.output import emit_document, emit_rows, talk
+from gpucalc.columns import COLUMNS, Column
+from gpucalc.errors import ExitStatus, UsageError, nearest
+
+STRATEGIES_OUT = (
+    *("strategy", "title", "n_gpus", "pred_fit", "layout", "pred_peak_mem_gib", "pred_tokens_per_s_per_gpu"),
+    *("largest_micro_batch", "micro_batch_layout", "largest_seq_len", "seq_len_layout"),
+    *("overflow", "over_gib", "overflow_at"),
+)
+REMEDIES_OUT = (*("remedy", "saved_gib", "pred_peak_mem_gib", "pred_fit", "cost_pct", "pred_step_time_s", "layout"),)
+_HEADINGS = {
+    "title": Column("title", "text", "", heading="strategy"),
+    "n_gpus": Column("n_gpus", "int", "", heading="least GPUs"),
+    "pred_fit": Column("pred_fit", "text", "", heading="fit"),
+    "largest_micro_batch": Column("largest_micro_batch", "int", "", heading="largest micro-batch"),
+    "largest_seq_len": Column("largest_seq_len", "int", "", unit="tokens", heading="largest sequence"),
+    "overflow": Column("overflow", "text", "", heading="largest term"),
+    "over_gib": Column("over_gib", "number", "", unit="GiB", heading="over by", decimals=1),
+    "overflow_at": Column("overflow_at", "int", "", heading="at GPUs"),
+    "remedy": Column("remedy", "text", "", heading="remedy"),
+    "saved_gib": Column("saved_gib", "number", "", unit="GiB", heading="saves", decimals=1),
+    "cost_pct": Column("cost_pct", "number", "", unit="%", heading="time per token", decimals=1),
+}
+ASSERTIONS = ("fits", "risky")
+
+
+def fit(
+    model: opt.Model = None,
+    gpu: opt.Gpu = None,
+    gpus: opt.Gpus = None,
+    seq_len: opt.SeqLen = None,
+    global_batch: opt.GlobalBatch = None,
+    micro_batch: opt.MicroBatch = None,
+    precision: opt.Precision = None,
+    profile: opt.Profile = None,
+    fabric: opt.Fabric = None,
+    gpus_per_node: opt.GpusPerNode = None,
+    recompute: opt.Recompute = None,
+    zero: opt.Zero = None,
+    layout: opt.LayoutLabel = None,
+    settings: opt.Settings = None,
+    strategy: Annotated[
+        opt.Text, typer.Option("--strategy", metavar="A,B,…", help="Strategies to try, such as fsdp,3d; all without.")
+    ] = None,
+    show: Annotated[
+        opt.Text, typer.Option("--show", metavar="WHAT", help="strategies or remedies, where one table is printed.")
+    ] = None,
+    asserted: Annotated[
+        opt.Text, typer.Option("--assert", metavar="FIT", help="Status 3 unless it fits: fits, or risky too.")
+    ] = None,
+    form: opt.Format = "table",
+    columns: opt.ColumnList = None,
+    no_header: opt.NoHeader = False,
+    db: opt.Databases = None,
+) -> int:
+    """Say whether a job fits: the least GPUs per strategy, or with --gpus or --layout what fits on those.
+
+    A term that overflows is named, and what each remedy would save and cost. Counts are 1, 2, 4 … inside a node,
+    then whole nodes. Fit means at most the capacity that plan uses; risky is within 5 % of it.
+
+    \b
+    gpucalc fit llama-3.1-70b --gpu h100-sxm-80gb --seq-len 8192
+    gpucalc fit llama-3.1-70b --gpu h100-sxm-80gb --gpus 64 --layout tp8-dp8-mbs1-zero3 --assert fits
+    """
+    from gpucalc.label import label_cells
+
+    form = opt.chosen_format(form)
+    wanted = _word("--assert", asserted, ASSERTIONS)
+    shown = _word("--show", show, ("strategies", "remedies"))
+    cells = opt.job_cells(
+        {
+            "model": model,
+            "gpu": gpu,
+            "n_gpus": gpus,
+            "seq_len": seq_len,
+            "global_batch": global_batch,
+            "micro_batch": micro_batch,
+            "precision": precision,
+            "gpus_per_node": gpus_per_node,
+            "recompute": recompute,
+            "zero_stage": zero,
+        },
+        settings,
+        label_cells(layout) if layout is not None else None,
+    )
+    opt.require(cells, "model", "gpu", "seq_len")
+    database = opt.open_database(db)
+
+    from gpucalc import sizing
+    from gpucalc.variation import Context
+
+    context = Context(database, profile, fabric)
+    if layout is not None or "tp" in cells or "pp" in cells:
+        if strategy is not None:
+            raise UsageError("--strategy and --layout contradict: a layout is one strategy")
+        return _one_layout(sizing, context, cells, wanted, form, columns, not no_header)
+    sizer = sizing.Sizer(context, cells)
+    chosen = _strategies(sizing.strategies(sizer.base.model), strategy, cells.get("zero_stage"))
+    count = cells.get("n_gpus")
+    if wanted and count is None:
+        raise UsageError("--assert needs --gpus or --layout: on what shall it fit?")
+    if count is None:
+        verdicts = [sizing.least_gpus(sizer, one) for one in chosen]
+    else:
+        verdicts = [sizing.on_count(sizer, one, count) for one in chosen]
+    best = _best(verdicts)
+    cures = sizing.remedies(context, best) if best is not None and (count is not None or shown == "remedies") else []
+    rows = [_row(verdict, count) for verdict in verdicts]
+    _write(rows, [_remedy_row(one) for one in cures], best, shown, form, columns, not no_header, count)
+    if wanted:
+        return _asserted(wanted, [v.outcome.fit for v in verdicts if v.fits and v.outcome is not None], count)
+    return ExitStatus.OK if any(v.fits for v in verdicts) else ExitStatus.INFEASIBLE
+
+
+def _word(flag: str, text: str | None, known: Sequence[str]) -> str | None:
+    if text is None:
+        return None
+    word = text.strip().casefold()
+    if word not in known:
+        near = nearest(word, known, 1)
+        raise UsageError(
+            f"{flag} is {text!r}; " + (f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}")
+        )
+    return word
+
+
+def _strategies(known: Sequence[Any], text: str | None, zero: int | None) -> list[Any]:
+    by_key = {one.key: one for one in known}
+    if text is None:
+        chosen = list(known)
+    else:
+        chosen = []
+        for word in (part.strip().casefold() for part in text.split(",")):
+            if word not in by_key:
+                near = nearest(word, by_key, 2)
+                hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(by_key)}"
+                raise UsageError(f"--strategy: unknown strategy {word!r}; {hint}")
+            chosen.append(by_key[word])
+    if zero is not None:
+        chosen = [one for one in chosen if one.zero_stage == zero]
+        if not chosen:
+            raise UsageError(f"no strategy asked for has ZeRO stage {zero}")
+    return chosen
+
+
+def _best(verdicts: Sequence[Any]) -> Any:
+    """The fastest layout that fits; without one the layout that misses by the least."""
+    fitting = [v.outcome for v in verdicts if v.fits and v.outcome is not None]
+    if fitting:
+        return max(fitting, key=lambda outcome: outcome.rate)
+    missed = [v.outcome for v in verdicts if v.outcome is not None]
+    return min(missed, key=lambda outcome: outcome.terms["memory/fill"], default=None)
+
+
+def _row(verdict: Any, count: int | None) -> dict[str, Any]:
+    outcome = verdict.outcome
+    row: dict[str, Any] = {
+        "strategy": verdict.strategy.key,
+        "title": verdict.strategy.title,
+        "n_gpus": verdict.n_gpus if count is None else count,
+        "pred_fit": outcome.fit if outcome is not None and verdict.fits else "oom" if outcome is not None else "",
+        "layout": outcome.label if outcome is not None else "",
+        "pred_peak_mem_gib": outcome.memory / 2**30 if outcome is not None else None,
+        "pred_tokens_per_s_per_gpu": outcome.rate if outcome is not None and verdict.fits else None,
+        "overflow": verdict.overflow,
+        "over_gib": verdict.over_bytes / 2**30 if verdict.over_bytes else None,
+        "overflow_at": verdict.next_smaller,
+    }
+    if count is not None:
+        row["overflow_at"] = count if verdict.over_bytes else None
+        for name in ("largest_micro_batch", "micro_batch_layout", "largest_seq_len", "seq_len_layout"):
+            row[name] = getattr(verdict, name)
+    return row
+
+
+def _remedy_row(one: Any) -> dict[str, Any]:
+    return {
+        "remedy": one.name,
+        "saved_gib": one.saved_bytes / 2**30,
+        "pred_peak_mem_gib": one.outcome.memory / 2**30,
+        "pred_fit": one.outcome.fit,
+        "cost_pct": None if one.cost is None else 100 * one.cost,
+        "pred_step_time_s": None if one.cost is None else one.outcome.step_time,
+        "layout": one.outcome.label,
+    }
+
+
+def _write(
+    rows: list[dict[str, Any]],
+    cures: list[dict[str, Any]],
+    best: Any,
+    shown: str | None,
+    form: str,
+    columns: str | None,
+    header: bool,
+    count: int | None,
+) -> None:
+    if form == "json":
+        emit_document(
+            {
+                "rows": rows,
+                "remedies": cures,
+                "remedies_of": best.label if best is not None and cures else None,
+                "capacity_gib": best.terms["memory/capacity"] / 2**30 if best is not None else None,
+            }
+        )
+        return
+    if form in {"table", "md"} and columns is None:
+        names = ["title", "n_gpus", "pred_fit", "layout", "pred_peak_mem_gib", "pred_tokens_per_s_per_gpu"]
+        if count is not None:
+            names.remove("n_gpus")
+            names += ["largest_micro_batch", "largest_seq_len", "overflow", "over_gib"]
+        else:
+            names += ["overflow", "over_gib", "overflow_at"]
+        if shown != "remedies":
+            _table(names, rows, form, header)
+        if cures and shown != "strategies":
+            if shown is None:
+                sys.stdout.write(f"\nremedies for {best.label}\n\n")
+            _table(REMEDIES_OUT, cures, form, header)
+        _footer(best, rows, count)
+    elif shown == "remedies":
+        emit_rows(form, REMEDIES_OUT, cures, columns, header)
+    else:
+        emit_rows(form, STRATEGIES_OUT, rows, columns, header)
+
+
+def _table(names: Sequence[str], rows: Sequence[dict[str, Any]], form: str, header: bool) -> None:
+    from gpucalc.render.table import table
+
+    records = [_HEADINGS.get(n) or COLUMNS.get(n) or Column(n, "number", n, heading=n) for n in names]
+    sys.stdout.write(table(records, rows, markdown=form == "md", header=header) + "\n")
+
+
+def _footer(best: Any, rows: Sequence[dict[str, Any]], count: int | None) -> None:
+    lines = [""]
+    if best is not None:
+        lines.append(
+            f"{best.terms['memory/capacity'] / 2**30:.1f} GiB of tensors fit a GPU; micro-batch "
+            f"{best.job.cells['micro_batch']}, sequence {best.job.cells['seq_len']}, {best.job.cells['precision']}; "
+            f"memory as {best.job.cells['mem_counter']}; layers are recomputed as needed unless stated"
+        )
+    if count is None:
+        least = [row for row in rows if row["n_gpus"] is not None]
+        if least:
+            first = min(least, key=lambda row: (row["n_gpus"], -(row["pred_tokens_per_s_per_gpu"] or 0)))
+            lines.append(f"the least: {first['n_gpus']} GPUs by {first['title']} ({first['layout']})")
+        lines.append(
+            "the largest term, and by how much it is over, are those of the next smaller count or nearest miss"
+        )
+    elif not any(row["pred_fit"] in {"fits", "risky"} for row in rows):
+        lines.append(f"nothing fits {count} GPUs")
+    if best is not None:
+        lines += [f"note: {warning}" for warning in best.job.warnings]
+    talk(*lines)
+
+
+def _one_layout(
+    sizing: Any, context: Any, cells: dict[str, Any], wanted: str | None, form: str, columns: str | None, header: bool
+) -> int:
+    from gpucalc.variation import MEMORY_PARTS, MEMORY_TITLES, largest_part
+
+    outcome = sizing.stated_layout(context, cells)
+    cures = [_remedy_row(one) for one in sizing.remedies(context, outcome)]
+    name, size = largest_part(outcome.terms)
+    over = outcome.terms["memory/raw"] - outcome.terms["memory/capacity"]
+    verdict = {
+        "layout": outcome.label,
+        "n_gpus": outcome.job.cluster.n_gpus,
+        "pred_fit": outcome.fit,
+        "pred_peak_mem_gib": outcome.memory / 2**30,
+        "capacity_gib": outcome.terms["memory/capacity"] / 2**30,
+        "over_gib": over / 2**30,
+        "largest_term": name,
+        "largest_term_gib": size / 2**30,
+        "largest_micro_batch": sizing.largest_of_layout(context, outcome, "micro_batch"),
+        "largest_seq_len": sizing.largest_of_layout(context, outcome, "seq_len"),
+        "parts_gib": {MEMORY_TITLES[part]: outcome.terms[f"memory/{part}"] / 2**30 for part in MEMORY_PARTS},
+    }
+    if form == "json":
+        emit_document({**verdict, "remedies": cures})
+    elif form in {"table", "md"} and columns is None:
+        parts = ", ".join(f"{title} {gib:.1f}" for title, gib in verdict["parts_gib"].items() if gib > 0)
+        said = f"{-over / 2**30:.1f} GiB free" if over <= 0 else f"{over / 2**30:.1f} GiB too much"
+        from gpucalc.render.table import facts
+
+        pairs = [
+            ("layout", f"{outcome.label} on {verdict['n_gpus']} GPUs"),
+            ("fit", f"{outcome.fit}: {said} of the {verdict['capacity_gib']:.1f} GiB of tensors that fit"),
+            ("memory", f"{verdict['pred_peak_mem_gib']:.1f} GiB {outcome.job.cells['mem_counter']}"),
+            ("terms", f"{parts} GiB"),
+            ("largest term", f"{name}, {size / 2**30:.1f} GiB"),
+            ("largest micro-batch", f"{verdict['largest_micro_batch'] or 'none fits'}"),
+            ("largest sequence", f"{verdict['largest_seq_len'] or 'none fits'}"),
+        ]
+        sys.stdout.write(facts(pairs) + "\n\n")
+        if cures:
+            _table(REMEDIES_OUT, cures, form, header)
+        talk(*(f"note: {warning}" for warning in outcome.job.warnings))
+    else:
+        emit_rows(form, REMEDIES_OUT, cures, columns, header)
+    return _asserted(wanted, [outcome.fit], verdict["n_gpus"]) if wanted else ExitStatus.OK
+
+
+def _asserted(wanted: str, fits: Sequence[str], count: int | None) -> int:
+    """Status of an assertion: at least one of the verdicts is as good as the wanted one."""
+    good = {"fits": ("fits",), "risky": ("fits", "risky")}[wanted]
+    if any(one in good for one in fits):
+        return ExitStatus.OK
+    reached = "risky" if "risky" in fits else "oom"
+    talk(f"gpucalc: the assertion {wanted!r} fails on {count} GPUs: {reached}")
+    return ExitStatus.INFEASIBLE
