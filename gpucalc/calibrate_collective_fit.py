@@ -14,7 +14,6 @@ import numpy as np
 from gpucalc.calibrate import Calibration, Fitted, Place, cluster_of, compare, few_rows, no_better
 from gpucalc.calibrate_collectives import (
     NETWORK,
-    NVLS,
     PAIRWISE,
     POINT_TO_POINT,
     SHARES,
@@ -30,9 +29,10 @@ from gpucalc.hardware import Database
 
 # In the order of precedence: what can be told apart only from these is not fitted.
 LINK: tuple[str, ...] = (
+    "nvls_efficiency",
     "link_efficiency",
     "collective_startup",
-    *NVLS,
+    "nvls_chunk_latency",
     *PAIRWISE,
     *POINT_TO_POINT,
     "link_step_latency",
@@ -45,7 +45,6 @@ LINK: tuple[str, ...] = (
 SCATTER = 0.05
 LEAST_CERTAINTY = 0.15
 ROWS_PER_CONSTANT = 3
-NVLS_OFF_GAIN = 0.7  # the switch is taken as off where the error falls below this share without it
 LOW_EFFICIENCY = 0.3
 _IDEAL = {"own_chunk": 0.0, "bridge_exponent": 0.0}
 _ELSEWHERE = {"collective_startup": 1e-5, "chunk_latency": 3e-6, "network_step_latency": 5e-6}
@@ -173,19 +172,26 @@ def _fit_level(
 
 
 def _without_switch(train: Collectives, start: Mapping[str, float], order: Sequence[str]) -> dict[str, float] | None:
-    """The changed constants where all-reduces show that the switch adds nothing up; None otherwise."""
+    """The changed constants where all-reduces show that the switch adds nothing up; None otherwise.
+
+    In one group size a slow switch looks like a ring. Of two that fit alike, what asks for the smaller
+    change of its efficiency is taken.
+    """
     least = start["nvls_minimum_ranks"]
-    if not math.isfinite(least) or not any(
-        row["op"] == "all_reduce" and int(row["n_gpus"]) >= least for row in train.rows
-    ):
+    reduced = [row["op"] == "all_reduce" and int(row["n_gpus"]) >= least for row in train.rows]
+    if not math.isfinite(least) or not any(reduced):
         return None
-    errors = {}
-    for minimum in (least, math.inf):
+
+    def fitted(minimum: float, efficiency: str) -> tuple[float, float]:
         begin = {**start, "nvls_minimum_ranks": minimum}
         free, _ = determined(train, begin, order)
-        if free:
-            errors[minimum] = train.error(fit_constants(train, begin, free, polish=False))
-    off = errors.get(math.inf, math.inf) < NVLS_OFF_GAIN * errors.get(least, math.inf)
+        point = fit_constants(train, begin, free, polish=False) if free else begin
+        error = float(np.mean(np.abs(train.log_ratio(point)[reduced])))
+        return error, abs(math.log(point[efficiency] / start[efficiency]))
+
+    error_on, change_on = fitted(least, "nvls_efficiency")
+    error_off, change_off = fitted(math.inf, "link_efficiency")
+    off = error_off < 1.2 * error_on + 0.003 and change_off < 0.5 * change_on
     return {"nvls_minimum_ranks": math.inf} if off else None
 
 
@@ -218,7 +224,9 @@ def determined(
         elif len(chosen) >= len(data.rows) // ROWS_PER_CONSTANT:
             reasons[name] = "too few rows"
         elif _largest_error([*columns, effect]) > LEAST_CERTAINTY:
-            reasons[name] = f"these rows cannot tell it apart from {', '.join(chosen)}"
+            likeness = [abs(float(effect @ c)) / float(np.linalg.norm(c)) for c in columns]
+            nearest = sorted(zip(likeness, chosen, strict=True), reverse=True)[:2]
+            reasons[name] = f"these rows cannot tell it apart from {' and '.join(n for _, n in nearest)}"
         else:
             chosen.append(name)
             columns.append(effect)

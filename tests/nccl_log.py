@@ -13,10 +13,13 @@ BUS = {
     "send_recv": lambda n: 1.0,
 }
 PROGRAM = {"send_recv": "sendrecv"}
+_PLACES = f"#{'out-of-place':>74}{'in-place':>33}          "
+_HALF = "     time   algbw   busbw #wrong"
+_UNITS = "     (us)  (GB/s)  (GB/s)       "
 HEADING = (
-    "#                                                              out-of-place                       in-place          \n"
-    "#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong\n"
-    "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)       \n"
+    f"{_PLACES}\n"
+    f"#       size         count      type   redop    root{_HALF}{_HALF}\n"
+    f"#        (B)    (elements)                          {_UNITS}{_UNITS}\n"
 )
 
 
@@ -49,7 +52,8 @@ def nccl_log(
     for rank in range(ranks):
         host = f"node{rank * hosts // ranks:03d}"
         slot = rank % (ranks // hosts)
-        lines.append(f"#  Rank {rank:2d} Group  0 Pid {4000 + rank:6d} on {host:>10} device {slot:2d} [0000:{slot:02x}:00] {device}")
+        process = f"Group  0 Pid {4000 + rank:6d} on {host:>10} device {slot:2d}"
+        lines.append(f"#  Rank {rank:2d} {process} [0000:{slot:02x}:00] {device}")
     lines += ["NCCL version 2.27.6+cuda12.9", "#"]
     text = "\n".join(lines) + "\n" + HEADING
     redop = "sum" if op in {"all_reduce", "reduce_scatter"} else "none"
