@@ -15,7 +15,7 @@ from gpucalc.bands import FAMILIES
 from gpucalc.columns import COLUMNS, INPUT, Column, cell_text
 from gpucalc.efficiency import kernel_provenance
 from gpucalc.errors import UsageError
-from gpucalc.explain import Explanation
+from gpucalc.explaining import ROOTS, Explanation
 from gpucalc.hardware import Database
 from gpucalc.render.explain import quantity
 from gpucalc.render.table import significant
@@ -203,14 +203,17 @@ def _explained(explanation: Explanation | None) -> str:
 
 
 def _tree(terms: Sequence[Mapping[str, Any]]) -> str:
-    """Terms as elements that open and close, each inside the one it is a part of."""
+    """Terms as elements that open and close, each inside the one it is a part of; what no root reaches comes last."""
     found: list[str] = []
-    depth = -1
+    depth, rest = -1, False
     for term in terms:
         found.append("</details>" * (depth - int(term["depth"]) + 1))
         depth = int(term["depth"])
+        if not rest and depth == 0 and term["path"] not in ROOTS:
+            rest = True
+            found.append('<details class="term"><summary>all other terms</summary>')
         found.append(_term(term))
-    return "\n".join(found) + "</details>" * (depth + 1)
+    return "\n".join(found) + "</details>" * (depth + 1 + rest)
 
 
 def _term(term: Mapping[str, Any]) -> str:
@@ -251,8 +254,9 @@ def _band(result: Any) -> str:
     if not result.rows:
         return ""
     said = (
-        f"Of runs of this kind, four in five took {_band_text(result.rows[0])} of the predicted step time. The band comes from published runs whose sources took no part in the fit; it is wider where the "
-        f"efficiencies of a device are assumed. Kinds that have bands of their own: {'; '.join(FAMILIES.values())}."
+        f"For runs of this kind, four in five measured step times lie within {_band_text(result.rows[0])} of the "
+        "predicted one. The band comes from published runs whose sources took no part in the fit; it is wider where "
+        f"the efficiencies of a device are assumed. Kinds with bands of their own: {'; '.join(FAMILIES.values())}."
     )
     return f"<p>{escaped(said)}</p>"
 
@@ -278,7 +282,7 @@ def plan_report(
     `options` are those of `gpucalc.job.resolve`, the same as the plan's. Without matplotlib it has no pictures and
     says so.
     """
-    from gpucalc.explain import explain
+    from gpucalc.explaining import explain
 
     explanation, pictures = None, {}
     if result.rows:

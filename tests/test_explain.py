@@ -10,7 +10,7 @@ from legal_jobs import database, legal_cells
 
 from gpucalc.catalog import references
 from gpucalc.errors import UsageError
-from gpucalc.explain import ROOTS, explain, explain_label
+from gpucalc.explaining import ROOTS, explain, explain_label
 from gpucalc.formula import FORMULAS
 
 JOB = {"model": "llama-3.1-70b", "gpu": "h100-sxm-80gb", "n_gpus": 64, "seq_len": 8192, "global_batch": 128}

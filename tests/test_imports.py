@@ -22,7 +22,7 @@ RANKS = (
     ("catalog", "hardware", "model*"),
     ("profile", "efficiency*", "bands"),
     ("bands", "candidates", "estimate", "job*"),
-    ("launch", "rank", "search*", "explain*", "validat*", "calibrat*", "render", "sweep*", "plot", "report", "api", "variation", "sizing", "scaling", "whatif", "diagnose"),
+    ("launch", "rank", "search*", "explain*", "validat*", "calibrat*", "render", "sweep*", "plot", "report", "api*", "variation", "sizing", "scaling", "whatif", "diagnose"),
     ("cli", "__main__"),
 )
 OUTSIDE = {"numpy", "typer", "tabulate", "pandas", "matplotlib", "pyarrow"}

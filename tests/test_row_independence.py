@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from legal_jobs import DENSE, MIXTURES, database, legal_cells, solve, value
 
 from gpucalc.columns import cell_text
-from gpucalc.explain import explain
+from gpucalc.explaining import explain
 from gpucalc.job import evaluate_rows, predict, resolve
 from gpucalc.label import label_cells
 from gpucalc.search import LAYOUT_CELLS, plan, row_text

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from legal_jobs import DENSE, changed, database, legal_cells, solve, value
 
 from gpucalc.columns import PREDICTED
-from gpucalc.explain import ROOTS
+from gpucalc.explaining import ROOTS
 from gpucalc.job import PREDICTIONS, resolve
 from gpucalc.ledger import Ledger
 

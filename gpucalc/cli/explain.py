@@ -80,7 +80,7 @@ def explain(
     opt.require(cells, "model", "gpu", *(() if "dp" in cells else ("n_gpus",)), "seq_len", "global_batch")
     database = opt.open_database(db)
 
-    from gpucalc.explain import explain as explained
+    from gpucalc.explaining import explain as explained
 
     found = explained(cells, database, causal_flops=causal_flops, profile=profile, fabric=fabric)
     if plot is not None:

@@ -128,7 +128,7 @@ def _draw_bars(axes: Any, bars: list[schedule.Bar], divisor: float, end: float, 
                 ha="center",
                 va="center",
                 fontsize=6.5,
-                color="white" if bar.work.kind == schedule.FORWARD else "black",
+                color="white" if bar.work.kind == schedule.FORWARD and not bar.work.chunk else "black",
             )
 
 
