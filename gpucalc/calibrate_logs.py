@@ -32,10 +32,14 @@ PROGRAMS: dict[str, str | None] = {
     "alltoallv": None,
 }
 MAX_LOG_BYTES = 64 << 20
+MAX_LINE = 1000  # characters; what is longer is no row of a table
+LARGEST_SIZE = 10**15  # bytes
 _TYPES = {"int8", "uint8", "int32", "uint32", "int64", "uint64", "half", "float", "double", "bfloat16", "fp8"}
 _TYPES |= {"char", "int", "f8e4m3", "f8e5m2", "fp8_e4m3", "fp8_e5m2", "float8_e4m3", "float8_e5m2"}
 _PROGRAM = re.compile(r"\b(" + "|".join(sorted(PROGRAMS, key=len, reverse=True)) + r")_perf\b")
-_RANK = re.compile(r"^#\s+Rank\s+(\d+)\s.*?\bon\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*?)\s*$")
+_RANK = re.compile(
+    r"^#\s+Rank\s+(\d+)\s(?:.*?\bGroup\s+(\d+)\s)?.*?\bon\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*?)\s*$"
+)
 # "[1,0]<stdout>: " of mpirun --tag-output, "0: " of srun -l.
 _TAG = re.compile(r"^(?:\[\d+,\d+\]<std(?:out|err)>:\s?|\s*\d+:\s)")
 
@@ -112,7 +116,7 @@ def _blocks(text: str) -> list[Block]:
     """The tables of a log with the program and the ranks that stand before each."""
     blocks: list[Block] = []
     program: str | None = None
-    devices: dict[int, tuple[str, str]] = {}
+    devices: dict[int, tuple[int, str, str]] = {}
     for number, line in enumerate(text.splitlines(), 1):
         line = _TAG.sub("", line)
         named = _PROGRAM.search(line)
@@ -122,17 +126,19 @@ def _blocks(text: str) -> list[Block]:
             cells = line.lstrip("# ").split()
             rank = _RANK.match(line)
             if rank:
-                devices[int(rank[1])] = rank[2], rank[3]
+                devices[int(rank[1])] = int(rank[2] or 0), rank[3], rank[4]
             elif line.lstrip("# ").startswith(("nThread", "Using devices")):
                 devices = {}
             elif cells[:2] == ["size", "count"] and "time" in cells:
-                hosts = {host for host, _ in devices.values()}
-                names = sorted({name for _, name in devices.values() if name})
-                blocks.append(Block(cells, program, len(devices) or None, len(hosts) or None, names, number))
+                # Ranks that NCCL_TESTS_SPLIT divides run one collective in each group, at the same time.
+                first = min((group for group, _, _ in devices.values()), default=0)
+                hosts = [host for group, host, _ in devices.values() if group == first]
+                names = sorted({name for _, _, name in devices.values() if name})
+                blocks.append(Block(cells, program, len(hosts) or None, len(set(hosts)) or None, names, number))
                 program = None
             continue
         cells = line.split()
-        if not blocks or len(cells) < 3 or not cells[0].isdecimal():
+        if len(line) > MAX_LINE or not blocks or len(cells) < 3 or not cells[0].isdecimal():
             continue
         if cells[2] in _TYPES or (cells[1].isdecimal() and len(cells) >= 6):
             blocks[-1].rows.append((number, cells))
@@ -324,7 +330,7 @@ def _product(record: dict[str, str], cells: int, columns: int, name: str, line: 
     shape = {}
     for side in "mnk":
         text = record[side].strip()
-        if not text.isdecimal() or not 0 < int(text) <= 10**9:
+        if not text.isdecimal() or len(text) > 9 or int(text) == 0:
             raise DataError(f"{where}: {side} is {text!r}, expected a whole number of at least 1")
         shape[side] = str(int(text))
     said = record["dtype"].strip()
@@ -337,6 +343,8 @@ def _product(record: dict[str, str], cells: int, columns: int, name: str, line: 
         if rate is None:
             raise DataError(f"{where}: neither time_us nor tflops is stated")
         microseconds = 2.0 * int(shape["m"]) * int(shape["n"]) * int(shape["k"]) / (rate * 1e12) * 1e6
+    if not 1e-3 <= microseconds <= 1e12:
+        raise DataError(f"{where}: {microseconds:.3g} us is no time of a product; check the units of time_us or tflops")
     return {**shape, "precision": precision, "time_us": repr(microseconds), "gpu": record.get("gpu", "").strip()}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -344,6 +345,35 @@ def test_a_malformed_log_is_one_clear_sentence(tmp_path: Path, db: Database, tex
     with pytest.raises(UsageError) as caught:
         calibrate(db, [read_log(path)], H100, "2026-01-02")
     assert said in str(caught.value)
+
+
+@given(
+    st.lists(
+        st.sampled_from([*ROW.split(), "#", "size", "count", "time", "Rank", "N/A", "-5", "1e999", "9" * 40, "\n"])
+    )
+)
+def test_no_text_is_more_than_one_sentence(words: list[str]) -> None:
+    text = nccl_log("all_reduce", 8, TIMES) + " ".join(words) + "\n"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "all_reduce.log"
+        path.write_text(text)
+        try:
+            timings = read_log(path).timings
+        except UsageError:  # any other exception would be a traceback
+            timings = []
+    assert all(t.size > 0 and t.ranks == 8 for t in timings)
+
+
+def test_ranks_that_are_split_count_by_group(tmp_path: Path) -> None:
+    lines = nccl_log("all_reduce", 2, TIMES).splitlines()
+    ranks = [
+        f"#  Rank {r:2d} Group {r % 4:2d} Pid 77 on node{r // 4} device {r % 4} [0000:0{r % 4}:00] NVIDIA H100"
+        for r in range(8)
+    ]
+    at = next(i for i, line in enumerate(lines) if "Rank" in line)
+    path = tmp_path / "split.log"
+    path.write_text("\n".join([*lines[:at], *ranks, *[line for line in lines[at:] if "Rank" not in line]]) + "\n")
+    assert {(t.ranks, t.hosts) for t in read_log(path).timings} == {(2, 2)}
 
 
 def test_what_the_user_states_is_held_against_the_log(tmp_path: Path, db: Database) -> None:
