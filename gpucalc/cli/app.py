@@ -7,10 +7,12 @@ import re
 import typer
 
 from gpucalc import __version__
+from gpucalc.cli.grouping import GroupedCommands
 from gpucalc.errors import nearest
 
 app = typer.Typer(
     name="gpucalc",
+    cls=GroupedCommands,
     help="Which parallel layout of a large model fits a GPU cluster, how fast it is, and why.",
     no_args_is_help=True,
     add_completion=False,
@@ -66,7 +68,22 @@ def usage_sentence(error: Exception) -> str:
     return f"{path}: {said} (see {path} --help)"
 
 
-from gpucalc.cli import comm, evaluate, explain, export, fit, hw, models, plan, roofline, scale, sweep, validate, whatif  # noqa: E402
+from gpucalc.cli import (  # noqa: E402
+    comm,
+    completion,
+    evaluate,
+    explain,
+    export,
+    fit,
+    hw,
+    models,
+    plan,
+    roofline,
+    scale,
+    sweep,
+    validate,
+    whatif,
+)
 
 app.command("plan")(plan.plan)
 app.command("explain")(explain.explain)
@@ -81,3 +98,4 @@ app.command("comm")(comm.comm)
 app.add_typer(roofline.app, name="roofline")
 app.add_typer(hw.app, name="hw")
 app.add_typer(models.app, name="models")
+app.command("completion")(completion.completion)
