@@ -10,7 +10,7 @@ from typing import Annotated, Any, Optional
 import typer
 
 from gpucalc.cli import options as opt
-from gpucalc.cli.output import talk
+from gpucalc.cli.output import emit_rows, talk
 from gpucalc.columns import INPUT, INPUT_COLUMNS, KERNEL_COLUMNS, KINDS, cell_text
 from gpucalc.errors import DataError, UsageError, unknown
 
@@ -26,6 +26,14 @@ def evaluate(
         Optional[str],
         typer.Option("-f", "--format", metavar="FORMAT", help="csv, jsonl, json, table or md; that of the input."),
     ] = None,
+    source: Annotated[
+        Optional[str],
+        typer.Option(
+            "--from", metavar="FRAMEWORK", help="FILE holds launch settings: megatron, deepspeed, torchtitan."
+        ),
+    ] = None,
+    gpu: opt.Gpu = None,
+    gpus: opt.Gpus = None,
     columns: opt.ColumnList = None,
     no_header: opt.NoHeader = False,
     settings: opt.Settings = None,
@@ -38,6 +46,7 @@ def evaluate(
 
     \b
     gpucalc eval runs.csv -f csv > predicted.csv
+    gpucalc eval --from megatron run.sh --gpu h100-sxm-80gb
     """
     from gpucalc.render import choose_columns, write_rows
     from gpucalc.rows import read_rows
@@ -45,11 +54,18 @@ def evaluate(
     if kind not in KINDS:
         raise unknown("kind", kind, KINDS)
     wanted = opt.chosen_format(form) if form is not None else None
+    stated = opt.job_cells({"gpu": gpu, "n_gpus": gpus}, settings)
+    if stated and kind != "training":
+        raise UsageError(f"--set, --gpu and --gpus have no meaning with --kind {kind}")
+    if source is not None:
+        if kind != "training":
+            raise UsageError(f"--from has no meaning with --kind {kind}: launch settings are of training")
+        row = _launched(file, source, stated, opt.open_database(db), profile, fabric, causal_flops)
+        emit_rows(wanted or "csv", list(row), [row], columns, not no_header)
+        return
     rows = read_rows(file)
     appended = KINDS[kind]
-    fixed = {name: cell_text(value) for name, value in opt.job_cells({}, settings).items()}
-    if fixed and kind != "training":
-        raise UsageError(f"--set has no meaning with --kind {kind}")
+    fixed = {name: cell_text(value) for name, value in stated.items()}
     known = [name for name in dict.fromkeys([*rows.columns, *fixed]) if name not in appended] + list(appended)
     chosen = choose_columns(columns, known)
     talk(*_doubts(rows.columns, kind))
@@ -64,6 +80,31 @@ def evaluate(
         sys.stdout.flush()
         few = "row" if tally.failed == 1 else "rows"
         talk(f"gpucalc: {tally.failed:,} {few} of {tally.rows:,} could not be evaluated; pred_error says why")
+
+
+def _launched(
+    file: str,
+    source: str,
+    stated: dict[str, Any],
+    db: Any,
+    profile: str | None,
+    fabric: str | None,
+    causal_flops: bool,
+) -> dict[str, Any]:
+    """The row of launch settings, predicted; cells that are stated beside the file replace the file's."""
+    from gpucalc.job import predict, resolve
+    from gpucalc.label import Layout
+    from gpucalc.launch import read_launch
+    from gpucalc.launch.source import read_source
+
+    read, notes = read_launch(source, read_source(file), stated)
+    cells = {**read, **stated}
+    talk(*(f"note: {note}" for note in notes))
+    opt.require(cells, "model", "gpu", "n_gpus", "seq_len", "global_batch")
+    job = resolve(cells, db, profile=profile, fabric=fabric, causal_flops=causal_flops)
+    talk(*(f"note: {warning}" for warning in job.warnings))
+    shown = dict(cells) if job.model.experts else {name: value for name, value in cells.items() if name != "etp"}
+    return {"layout": Layout.from_cells(shown).label(), **cells, **predict([job])[0]}
 
 
 def _doubts(columns: list[str], kind: str) -> list[str]:

@@ -240,7 +240,7 @@ def sections(launch: Launch) -> dict[str, dict[str, Any]]:
     checkpoint: dict[str, Any] = {"mode": c["recompute"]}
     if c["recompute"] == "selective":
         checkpoint["selective_ac_option"] = "op"
-    elif c["recompute_layers"]:
+    elif c["recompute_layers"] and launch.depth // c["recompute_layers"] > 1:
         checkpoint = {"mode": "selective", "selective_ac_option": str(launch.depth // c["recompute_layers"])}
     return {
         "model": model,
@@ -300,6 +300,8 @@ def recipe_start(launch: Launch) -> Start:
     imports = f"from torchtitan.distributed.activation_checkpoint import {kind}\n" if kind else ""
     body = "".join(f"    c.{name} = {value}\n" for name, value in settings)
     comments = ("a torchtitan recipe, for releases after v0.2.2", *_comments(launch))
+    if c["cp"] > 1:
+        comments = (*comments, "how context parallel ranks exchange keys and values is left to the model")
     text = (
         commented(launch, comments)
         + f"{imports}from torchtitan.models.llama3.config_registry import {base}\n\n\n"
