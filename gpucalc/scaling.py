@@ -32,7 +32,7 @@ GROUPS = {
         *("time/forward/elementwise", "time/backward/elementwise", "time/head"),
     ),
     "recompute": ("time/recompute",),
-    "host": ("time/host",),
+    "host": ("time/host", "time/offload/exposed"),
     "tp": ("time/tp/exposed",),
     "cp": ("time/cp/exposed",),
     "ep": ("time/ep/exposed",),

@@ -106,7 +106,7 @@ class Remedy:
     name: str
     saved_bytes: float
     outcome: Outcome
-    cost: float | None  # relative change of the time per token; None where the estimate has no time for it
+    cost: float  # relative change of the time per token
 
 
 def strategies(model: Any) -> tuple[Strategy, ...]:
@@ -392,9 +392,8 @@ def remedies(context: Context, outcome: Outcome) -> list[Remedy]:
     for other in others:
         saved = base.memory - other.memory
         if saved > 0.001 * base.memory:
-            timeless = bool(other.variation.cells.get("offload_activations"))
-            found.append(Remedy(other.variation.name, saved, other, None if timeless else base.rate / other.rate - 1))
-    return sorted(found, key=lambda r: (r.outcome.fit == "oom", r.cost is None, r.cost or 0.0, -r.saved_bytes))
+            found.append(Remedy(other.variation.name, saved, other, base.rate / other.rate - 1))
+    return sorted(found, key=lambda r: (r.outcome.fit == "oom", round(r.cost, 9), -r.saved_bytes))
 
 
 def _rest(job: jobs.Job) -> tuple[Any, ...]:

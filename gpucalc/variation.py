@@ -330,6 +330,7 @@ def time_parts() -> dict[str, str]:
         "time/head": "head and loss",
         "time/recompute": "recomputation",
         "time/host": "waiting for the host",
+        "time/offload/exposed": "activations to and from the host",
         "time/tp/exposed": "tensor parallel, exposed",
         "time/cp/exposed": "context parallel, exposed",
         "time/ep/exposed": "expert parallel, exposed",

@@ -190,8 +190,8 @@ def _remedy_row(one: Any) -> dict[str, Any]:
         "saved_gib": one.saved_bytes / 2**30,
         "pred_peak_mem_gib": one.outcome.memory / 2**30,
         "pred_fit": one.outcome.fit,
-        "cost_pct": None if one.cost is None else 100 * one.cost,
-        "pred_step_time_s": None if one.cost is None else one.outcome.step_time,
+        "cost_pct": 100 * one.cost,
+        "pred_step_time_s": one.outcome.step_time,
         "layout": one.outcome.label,
     }
 

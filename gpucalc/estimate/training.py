@@ -96,7 +96,7 @@ def _optimizer(ledger: Ledger) -> None:
     c = ledger.columns
     shards = np.where(c["zero_stage"] >= 1, c["shards"], 1.0)
     expert_shards = np.where(c["zero_stage"] >= 1, c["expert_shards"], 1.0)
-    dense = ledger["stage/parameters/dense"] * c["trains_base"] + c["adapter_parameters"] * c["longest"]
+    dense = ledger["stage/parameters/dense"] * c["trains_base"] + c["tuned_parameters"]
     updated = dense / shards + ledger["stage/parameters/experts"] * c["trains_base"] / expert_shards
     ledger.add(
         "optimizer/update",
@@ -116,7 +116,8 @@ def _stage_time(ledger: Ledger) -> None:
     skipped = ledger["layer/forward/attention"] * c["full_recompute_skips_attention"]
     ledger.add("layer/recompute/full", layer.scaled_time, time=forward - skipped, factor=c["full_share"])
     selective = 1.0 * (c["recompute"] == 1)
-    core = ledger["layer/forward/attention"] * (1 - c["flash"]) + c["selective_recompute_share"] * forward
+    core = ledger["layer/forward/attention"] * (1 - c["flash"])  # scores are cheap to keep where flash never forms them
+    core = core + c["selective_recompute_share"] * (forward - core)
     ledger.add("layer/recompute/selective", layer.scaled_time, time=core, factor=selective)
     ledger.total("layer/recompute/time", "layer/recompute/full", "layer/recompute/selective")
     sharded = c["zero_stage"] >= 3
@@ -135,14 +136,30 @@ def _stage_time(ledger: Ledger) -> None:
             residual=c["fsdp_residual"],
         )
     ledger.total("layer/fsdp/exposed", "layer/fsdp/forward", "layer/fsdp/backward")
-    ledger.total(
-        "layer/time",
-        "layer/forward/time",
-        "layer/backward/time",
-        "layer/recompute/time",
-        "layer/fsdp/exposed",
-        "layer/host/gap",
+    parts = [f"layer/{name}" for name in ("forward/time", "backward/time", "recompute/time", "fsdp/exposed", "host/gap")]
+    if np.any(c["offload_activations"] > 0):
+        _activation_offload(ledger)
+        parts.append("layer/offload/exposed")
+    ledger.total("layer/time", *parts)
+
+
+def _activation_offload(ledger: Ledger) -> None:
+    """Store what the way of a layer's activations to the host, and back, takes beyond the layer's own time."""
+    time = ledger.add(
+        "layer/offload/transfer",
+        data_parallel.activation_offload_time,
+        kept_per_layer=ledger["layer/memory/kept/chosen"],
     )
+    for direction in ("forward", "backward"):
+        ledger.add(
+            f"layer/offload/{direction}",
+            layer.exposed_time,
+            communication=time,
+            window=ledger[f"layer/{direction}/time"],
+            hidden_share=1.0,  # a copy engine moves them; it takes no multiprocessor from the layer
+            residual=0.0,
+        )
+    ledger.total("layer/offload/exposed", "layer/offload/forward", "layer/offload/backward")
 
 
 def _idle_passes(ledger: Ledger) -> None:
@@ -208,19 +225,24 @@ def _pipeline(ledger: Ledger) -> None:
 
 
 def _data_parallel(ledger: Ledger) -> None:
+    """Store what of the gradient and parameter traffic of a step one micro-batch does not hide.
+
+    Reductions run beside the backward pass, those of ZeRO 2 of each micro-batch; gathering beside the forward pass.
+    """
     c = ledger.columns
     zero = c["zero_stage"]
-    window = ledger["stage/slowest"]
-    once = np.where(zero == 2, c["micro_batches"], 1.0)
+    forward = ledger["layer/forward/time"] * ledger["stage/layers/second"]
+    backward = ledger["stage/slowest"] - forward
     reduce = np.where(zero == 0, ledger["dp/all-reduce"], ledger["dp/reduce-scatter"]) * (zero < 3)
     gather = ledger["dp/all-gather"] * ((zero == 1) | (zero == 2))
-    share = {"hidden_share": c["dp_hidden_share"], "residual": c["dp_residual"]}
-    exposed = ledger.add("dp/reduce/exposed", layer.exposed_time, communication=reduce, window=window, **share)
-    ledger.add("dp/reduce/step", layer.scaled_time, time=exposed, factor=once)
-    ledger.add("dp/gather/exposed", layer.exposed_time, communication=gather, window=window, **share)
     copies = ledger["dp/copies"] * (zero > 0)
-    ledger.add("dp/copies/exposed", layer.exposed_time, communication=copies, window=window, **share)
-    ledger.total("dp/exposed", "dp/reduce/step", "dp/gather/exposed", "dp/copies/exposed")
+    each = reduce * (zero == 2)
+    share = {"hidden_share": c["dp_hidden_share"], "residual": c["dp_residual"]}
+    ledger.add("dp/reduce/last", layer.exposed_time, communication=reduce + copies, window=backward, **share)
+    earlier = ledger.add("dp/reduce/exposed", layer.exposed_time, communication=each, window=backward, **share)
+    ledger.add("dp/reduce/earlier", layer.scaled_time, time=earlier, factor=c["micro_batches"] - 1)
+    ledger.add("dp/gather/exposed", layer.exposed_time, communication=gather, window=forward, **share)
+    ledger.total("dp/exposed", "dp/reduce/last", "dp/reduce/earlier", "dp/gather/exposed")
 
 
 def _step(ledger: Ledger) -> None:
@@ -249,6 +271,8 @@ def _breakdown(ledger: Ledger) -> None:
         "recompute": ledger["layer/recompute/time"],
         "fsdp/exposed": ledger["layer/fsdp/exposed"],
     }
+    if "layer/offload/exposed" in ledger:
+        parts["offload/exposed"] = ledger["layer/offload/exposed"]
     for direction in ("forward", "backward"):
         attention = ledger[f"layer/{direction}/attention"]
         parts[f"{direction}/gemm"] = gemm[direction]
@@ -286,12 +310,13 @@ def _traffic(ledger: Ledger) -> None:
     gradients = sum(ledger[f"dp/{kind}/gradients"] for kind in communication.kinds(c))
     weights = sum(ledger[f"dp/{kind}/weights"] for kind in communication.kinds(c))
     many = c["dp"] * c["cp"] > 1
-    once = gradients + weights * ((zero == 1) | (zero == 2))
+    once = gradients * np.where(zero == 2, m, 1.0) + weights * ((zero == 1) | (zero == 2))
     each = m * (2 * weights + gradients * trained)
     messages["dp"] = (np.where(sharded, each, once) * many, 1.0)
-    reduce = np.where(zero == 0, ledger["dp/all-reduce"], ledger["dp/reduce-scatter"] + ledger["dp/all-gather"])
+    scatters = ledger["dp/reduce-scatter"] * np.where(zero == 2, m, 1.0)
+    reduce = np.where(zero == 0, ledger["dp/all-reduce"], scatters + ledger["dp/all-gather"])
     per_layer = 2 * ledger["fsdp/all-gather"] + ledger["fsdp/reduce-scatter"]
-    times["dp"] = (np.where(sharded, per_layer * layers, reduce + ledger["dp/copies"]), 1.0)
+    times["dp"] = (np.where(sharded, per_layer * layers, reduce) + ledger["dp/copies"] * (zero > 0), 1.0)
     for kind, (message, count) in messages.items():
         ledger.add(f"traffic/{kind}", layer.repeated_message, message=message, times=count)
     ledger.total("traffic/step", *[f"traffic/{kind}" for kind in messages])

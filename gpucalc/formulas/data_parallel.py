@@ -100,6 +100,18 @@ def offload_time(
     return offload_optimizer * updated_parameters * transfer_bytes / host_bandwidth
 
 
+@formula(symbol="t_off,act", cite="rajbhandari2020", valid="each direction once per layer and micro-batch")
+def activation_offload_time(
+    kept_per_layer: Bytes, host_bandwidth: BytesPerSecond, offload_activations: Flag, offload_kept: Ratio = 0.1
+) -> Seconds:
+    """Time to move a layer's activations to the host, or back, when they are kept there; a tenth stays.
+
+    >>> float(activation_offload_time(1e9, 2e10, 1)), float(activation_offload_time(1e9, 2e10, 0))
+    (0.045, 0.0)
+    """
+    return offload_activations * (1 - offload_kept) * kept_per_layer / host_bandwidth
+
+
 @formula(symbol="1+j·log₂(n/8)", cite="gpucalc-calibration", valid="8 to 16,384 GPUs")
 def straggler_factor(n_gpus: Count, straggler_share: Ratio, gpus_at_one: Count = 8.0) -> Ratio:
     """Slow-down of synchronous steps by the slowest of many GPUs, growing with the logarithm of their number.
