@@ -285,7 +285,7 @@ def _rows(
         cells["recompute"] = recompute
         if layers:
             cells["recompute_layers"] = int(layers)
-        label = Layout.from_cells(_labelled(cells, one)).label()
+        label = layout_label(cells, one.model.experts)
         network = one.cluster.network_bandwidth_per_gpu * 8 / 1e9
         known = {"seq_len": one.cells["seq_len"], "precision": one.cells["precision"]}
         known |= {"gpus_per_node": one.cluster.gpus_per_node, "inter_node_gbps_per_gpu": network}
@@ -293,9 +293,9 @@ def _rows(
     return rows
 
 
-def _labelled(cells: Mapping[str, Any], job: jobs.Job) -> dict[str, Any]:
-    """The cells a label shows: etp only where there are experts."""
-    return dict(cells) if job.model.experts else {**cells, "etp": 1}
+def layout_label(cells: Mapping[str, Any], experts: int) -> str:
+    """The label of a layout's cells, which shows etp only where there are experts."""
+    return Layout.from_cells(cells if experts else {**cells, "etp": 1}).label()
 
 
 def _nearest_miss(miss: _Miss | None, base: jobs.Job, rejected: Mapping[str, int]) -> str:
@@ -312,7 +312,7 @@ def _nearest_miss(miss: _Miss | None, base: jobs.Job, rejected: Mapping[str, int
     parts = {name: at(f"memory/{name}") for name in ("weights", "gradients", "optimizer", "activations", "passing")}
     largest = max(parts, key=lambda name: parts[name])
     over = (fill - 1) * at("memory/capacity")
-    label = Layout.from_cells(_labelled(layout_cells(columns), base)).label()
+    label = layout_label(layout_cells(columns), base.model.experts)
     return (
         f"nearest miss: {label} needs {over / 2**30:.1f} GiB more than the "
         f"{at('memory/capacity') / 2**30:.1f} GiB that fit; its largest term is {largest} "

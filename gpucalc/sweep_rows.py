@@ -141,7 +141,7 @@ def _every_layout(
         text, rows = _block_text(frame, block, ledger, asked)
         outcome.rows += rows
         outcome.layouts += rows
-        del ledger
+        ledger.entries.clear()  # terms and scopes point at each other, and would wait for the garbage collector
         progress(outcome.layouts)
         yield text
 
@@ -200,8 +200,6 @@ def _words(block: Mapping[str, list[int]], share: np.ndarray, depth: np.ndarray,
     from gpucalc.job import recompute_text
     from gpucalc.vocabulary import CP_KINDS, RECOMPUTES, SCHEDULES
 
-    has_experts = bool(asked.question.get("experts"))
-    fixed = tuple((n, asked.stated[n]) for n in ("offload_optimizer", "offload_activations") if n in asked.stated)
     stated = [None if code == AUTOMATIC else RECOMPUTES[code] for code in block["recompute"]]
     used = [recompute_text(s, a, b) for s, a, b in zip(stated, share.tolist(), depth.tolist(), strict=True)]
     split = [text.partition(":") for text in used]
@@ -214,26 +212,41 @@ def _words(block: Mapping[str, list[int]], share: np.ndarray, depth: np.ndarray,
         "recompute": [kind for kind, _, _ in split],
         "recompute_layers": [layers for _, _, layers in split],
     }
+    experts = asked.base.model.experts
+    fixed = tuple((n, asked.stated[n]) for n in ("offload_optimizer", "offload_activations") if n in asked.stated)
     counts = zip(*(block[name] for name in _COUNTS), strict=True)
     rest = zip(*(words[name] for name in words if name != "pred_recompute"), strict=True)
-    words["layout"] = [_label(c, r, has_experts, fixed) for c, r in zip(counts, rest, strict=True)]
+    words["layout"] = [
+        _label_head(c[:-1], experts) + _label_tail(c[-1], r, c[1] > 1, c[6] > 1, fixed)
+        for c, r in zip(counts, rest, strict=True)
+    ]
     return words
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def _label(
-    counts: tuple[int, ...], rest: tuple[str, ...], has_experts: bool, fixed: tuple[tuple[str, bool], ...]
+def _label_head(counts: tuple[int, ...], experts: int) -> str:
+    """The part of a label that the degrees and the micro-batch decide; blocks repeat few of them."""
+    from gpucalc.search import layout_label
+
+    return layout_label(dict(zip(_COUNTS, counts, strict=False)), experts)
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _label_tail(
+    zero_stage: int, rest: tuple[str, ...], staged: bool, chunked: bool, fixed: tuple[tuple[str, bool], ...]
 ) -> str:
+    """The rest of a label, with its leading dash; whether a schedule is the default depends on pp and vpp above 1."""
     shard, parallel, schedule, kind, recompute, layers = rest
-    cells: dict[str, Any] = {**dict(zip(_COUNTS, counts, strict=True)), **dict(fixed)}
-    cells |= {"sequence_parallel": parallel == "yes", "schedule": schedule, "cp_kind": kind, "recompute": recompute}
+    cells: dict[str, Any] = {"pp": 1 + staged, "vpp": 1 + chunked}
+    head = Layout.from_cells(cells).label() if staged or chunked else ""
+    cells |= {"zero_stage": zero_stage, "sequence_parallel": parallel == "yes", "schedule": schedule}
+    cells |= {"cp_kind": kind, "recompute": recompute, **dict(fixed)}
     if shard:
         cells["shard_group"] = int(shard)
     if layers:
         cells["recompute_layers"] = int(layers)
-    if cells["ep"] == 1 and not has_experts:
-        cells["etp"] = 1
-    return Layout.from_cells(cells).label()
+    label = Layout.from_cells(cells).label()
+    return label.removeprefix(head) if head else f"-{label}"
 
 
 def _bands(asked: Asked, stages: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
