@@ -180,7 +180,7 @@ def _after_commands(nodes: Sequence[Node], indent: str) -> list[str]:
     for node in nodes:
         flags = [flag for switch in node.switches for flag in switch.flags]
         lines.append(f"{indent}{_quoted(node.path)})")
-        lines.append(f"{indent}  options=({_listed(flags)})")
+        lines.append(f"{indent}  flags=({_listed(flags)})")
         lines.append(f"{indent}  names=({_listed([*node.children, *node.values])}); files={int(node.files)} ;;")
     return lines
 
@@ -198,7 +198,7 @@ _SHARED = """\
       case "$at" in
 %(after_commands)s
       esac
-      if [[ "$current" == -* ]]; then names=("${options[@]}"); files=0; fi ;;
+      if [[ "$current" == -* ]]; then names=("${flags[@]}"); files=0; fi ;;
   esac
 """
 
@@ -217,7 +217,7 @@ def bash(nodes: Sequence[Node]) -> str:
         "# Completion of gpucalc for bash; made by: gpucalc completion bash\n"
         "_gpucalc() {\n"
         '  local current="${COMP_WORDS[COMP_CWORD]}" before="${COMP_WORDS[COMP_CWORD - 1]}" at="" word i\n'
-        '  local -a line=("${COMP_WORDS[@]}") names=() options=()\n'
+        '  local -a line=("${COMP_WORDS[@]}") names=() flags=()\n'
         "  local files=0 first=1 last=$COMP_CWORD\n"
         "  # --option=value arrives as three words.\n"
         '  if [[ "$current" == "=" ]]; then current=""; '
@@ -242,7 +242,7 @@ def zsh(nodes: Sequence[Node]) -> str:
         "# Completion of gpucalc for zsh; made by: gpucalc completion zsh\n"
         "_gpucalc() {\n"
         '  local current="${words[CURRENT]}" before="${words[CURRENT-1]}" at="" word\n'
-        '  local -a line names options\n  line=("${words[@]}")\n'
+        '  local -a line names flags\n  line=("${words[@]}")\n'
         "  local -i i files=0 first=2 last=$CURRENT\n"
         '  if [[ "$current" == --*=* ]]; then before="${current%%=*}"; compset -P "*="; current=""; fi\n'
         + _shared(nodes)
