@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from gpucalc.errors import DataError
@@ -11,14 +12,17 @@ from gpucalc.launch.command import Command, find_command
 from gpucalc.launch.shell import read_script
 
 # Top-level keys that cannot change what is predicted, or that are read below.
-KNOWN = set(
-    """train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps optimizer scheduler fp16 bf16
+KNOWN = frozenset(
+    re.findall(
+        r"\S+",
+        """train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps optimizer scheduler fp16 bf16
     zero_optimization tensor_parallel sequence_parallel_size expert_parallel data_types gradient_clipping
     communication_data_type seq_parallel_communication_data_type prescale_gradients gradient_predivide_factor
     sparse_gradients steps_per_print wall_clock_breakdown dump_state zero_allow_untested_optimizer
     zero_force_ds_cpu_optimizer activation_checkpointing comms_logger flops_profiler tensorboard wandb comet csv_monitor
     aio checkpoint torch_autocast compile amp data_efficiency curriculum_learning autotuning elasticity pipeline
-    memory_breakdown use_node_local_storage disable_allgather load_universal_checkpoint timers""".split()
+    memory_breakdown use_node_local_storage disable_allgather load_universal_checkpoint timers""",
+    )
 )
 ZERO_READ = {"stage", "offload_optimizer", "offload_param", "mics_shard_size"}
 OPTIMIZERS = {

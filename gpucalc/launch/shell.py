@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gpucalc.errors import DataError
+from gpucalc.launch.shell_lexer import NAME, Lexer, Part, Word
 
 LARGEST = 2_000_000  # characters of a script, and of what its variables may grow to
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
 _MARK = re.compile("\ue000(.*?)\ue001", re.DOTALL)
 _BLANK = "\ue002"  # a blank inside a mark, at which no word is split
@@ -42,7 +41,7 @@ def mark(name: str) -> str:
 
 def shown(word: str) -> str:
     """A word for people, marks written as in a shell."""
-    return _MARK.sub(lambda m: f"${m[1]}" if _NAME.fullmatch(m[1]) else m[1].replace(_BLANK, " "), word)
+    return _MARK.sub(lambda m: f"${m[1]}" if NAME.fullmatch(m[1]) else m[1].replace(_BLANK, " "), word)
 
 
 @dataclass
@@ -55,19 +54,6 @@ class Script:
     documents: list[str] = field(default_factory=list)  # here-documents
     slurm: dict[str, str] = field(default_factory=dict)  # #SBATCH options
     notes: list[str] = field(default_factory=list)
-
-
-@dataclass
-class _Part:
-    """A piece of a word: literal text, or an expression to expand."""
-
-    text: str
-    expression: bool = False
-    quoted: bool = False
-
-
-_Word = list[_Part]
-_Statement = tuple[list[_Word], dict[str, tuple[bool, list[_Word]]]]
 
 
 def read_script(text: str) -> Script:
@@ -85,8 +71,9 @@ def read_script(text: str) -> Script:
         script.notes.append("a backslash before a space does not continue a line in a shell; read as if it did")
         text = re.sub(r"\\[ \t]+\n", "\\\n", text)
     _slurm(text, script)
-    depth = 0
-    for words, arrays in _Lexer(text, script).statements():
+    depth, lexer = 0, Lexer(text)
+    script.documents = lexer.documents
+    for words, arrays in lexer.statements():
         for name, (more, items) in arrays.items():
             values = [field for item in items for field in _expand(item, script)]
             script.arrays[name] = [*script.arrays.get(name, []), *values] if more else values
@@ -110,7 +97,7 @@ def _slurm(text: str, script: Script) -> None:
     script.variables |= {name: value for name, value in known.items() if value.isdigit()}
 
 
-def _statement(words: list[_Word], script: Script, depth: int) -> int:
+def _statement(words: list[Word], script: Script, depth: int) -> int:
     """Take one statement: assignments set variables, the rest is a command. Returns the depth of conditions."""
     first = 0
     while first < len(words):
@@ -136,13 +123,13 @@ def _statement(words: list[_Word], script: Script, depth: int) -> int:
     return depth
 
 
-def _assign(word: _Word, script: Script, depth: int) -> bool:
+def _assign(word: Word, script: Script, depth: int) -> bool:
     head = word[0] if word else None
     found = _ASSIGNMENT.match(head.text) if head and not head.expression and not head.quoted else None
     if head is None or found is None:
         return False
     name, more = found[1], bool(found[2])
-    value = "".join(_text(part, script) for part in [_Part(head.text[found.end() :]), *word[1:]])
+    value = "".join(_text(part, script) for part in [Part(head.text[found.end() :]), *word[1:]])
     value = (script.variables.get(name, "") if more else "") + value
     if len(value) > LARGEST:
         raise DataError(f"the variable {name} grows beyond {LARGEST:,} characters")
@@ -152,7 +139,7 @@ def _assign(word: _Word, script: Script, depth: int) -> bool:
     return True
 
 
-def _expand(word: _Word, script: Script) -> list[str]:
+def _expand(word: Word, script: Script) -> list[str]:
     """The fields of a word: an unquoted expansion is split at blanks, an array gives one field an item."""
     fields: list[str] = []
     open_field: str | None = None
@@ -180,7 +167,7 @@ def _expand(word: _Word, script: Script) -> list[str]:
     return fields
 
 
-def _array(part: _Part, script: Script) -> list[str] | None:
+def _array(part: Part, script: Script) -> list[str] | None:
     if not part.expression:
         return None
     if part.text in {"@", "*"}:
@@ -196,7 +183,7 @@ def _array(part: _Part, script: Script) -> list[str] | None:
     return [mark(found[1])] if value is None else [value]
 
 
-def _text(part: _Part, script: Script) -> str:
+def _text(part: Part, script: Script) -> str:
     if not part.expression:
         return part.text
     text = part.text
@@ -211,7 +198,7 @@ def _text(part: _Part, script: Script) -> str:
         value = (script.arrays[name] or [""])[0]
     unset = value is None or (value == "" and operator.startswith(":"))
     if operator.endswith(("-", "=")) and unset:
-        return "".join(_text(piece, script) for piece in _Lexer(word, script).parts())
+        return "".join(_text(piece, script) for piece in Lexer(word).parts())
     if operator.endswith("+"):
         return "" if unset else word
     return mark(name) if value is None else value
@@ -257,182 +244,3 @@ def _whole(node: ast.expr) -> int:
             case ast.Mod():
                 return left % right
     raise ValueError("not whole-number arithmetic")
-
-
-class _Lexer:
-    """Splits a text into statements; a word keeps its expansions for later, when its variables are known."""
-
-    def __init__(self, text: str, script: Script) -> None:
-        self.text, self.at, self.script = text, 0, script
-        self.delimiters: list[tuple[str, bool]] = []
-
-    def peek(self, offset: int = 0) -> str:
-        place = self.at + offset
-        return self.text[place] if place < len(self.text) else ""
-
-    def statements(self) -> Iterator[_Statement]:
-        words: list[_Word] = []
-        arrays: dict[str, tuple[bool, list[_Word]]] = {}
-        while self.at < len(self.text):
-            char = self.peek()
-            if char == "\\" and self.peek(1) == "\n":
-                self.at += 2
-            elif char in " \t":
-                self.at += 1
-            elif char == "#":
-                self._skip_line()
-            elif char in "\n;&|()":
-                self.at += 1
-                if char == "\n":
-                    self._skip_documents()
-                if words or arrays:
-                    yield words, arrays
-                    words, arrays = [], {}
-            elif char in "<>":
-                self._redirection(words)
-            else:
-                array = re.compile(r"([A-Za-z_]\w*)(\+?)=\(").match(self.text, self.at)
-                if array:
-                    self.at = array.end()
-                    arrays[array[1]] = (bool(array[2]), self._array_items())
-                else:
-                    words.append(self.parts())
-        if words or arrays:
-            yield words, arrays
-
-    def _skip_line(self) -> None:
-        end = self.text.find("\n", self.at)
-        self.at = len(self.text) if end < 0 else end
-
-    def _array_items(self) -> list[_Word]:
-        items: list[_Word] = []
-        while self.at < len(self.text):
-            char = self.peek()
-            if char == ")":
-                self.at += 1
-                return items
-            if char in " \t\n":
-                self.at += 1
-            elif char == "\\" and self.peek(1) == "\n":
-                self.at += 2
-            elif char == "#":
-                self._skip_line()
-            elif char in ";&|(<>":
-                self.at += 1
-            else:
-                items.append(self.parts())
-        raise DataError("the script ends inside an array: a closing parenthesis is missing")
-
-    def _redirection(self, words: list[_Word]) -> None:
-        if self.text.startswith("<<", self.at) and not self.text.startswith("<<<", self.at):
-            found = re.compile(r"<<(-?)[ \t]*(['\"\\]?)([\w.-]+)\2?").match(self.text, self.at)
-            if found:
-                self.at = found.end()
-                self.delimiters.append((found[3], bool(found[1])))
-                return
-        if words and len(words[-1]) == 1 and words[-1][0].text.isdigit() and self.text[self.at - 1].isdigit():
-            words.pop()
-        while self.peek() and self.peek() in "<>&":
-            self.at += 1
-        while self.peek() and self.peek() in " \t":
-            self.at += 1
-        if self.peek() and self.peek() not in "\n;|()#":
-            self.parts()
-
-    def _skip_documents(self) -> None:
-        for delimiter, tabs in self.delimiters:
-            lines = []
-            while self.at < len(self.text):
-                end = self.text.find("\n", self.at)
-                end = len(self.text) if end < 0 else end
-                line = self.text[self.at : end]
-                self.at = min(end + 1, len(self.text))
-                if (line.lstrip("\t") if tabs else line) == delimiter:
-                    break
-                lines.append(line)
-            self.script.documents.append("\n".join(lines) + "\n")
-        self.delimiters = []
-
-    def parts(self) -> _Word:
-        """One word up to an unquoted blank or operator."""
-        word: _Word = []
-        while self.at < len(self.text):
-            char = self.peek()
-            if char in " \t\n;&|()<>":
-                break
-            if char == "\\":
-                if self.peek(1) == "\n":
-                    self.at += 2
-                    break
-                word.append(_Part(self.peek(1), quoted=True))
-                self.at += 2
-            elif char == "'":
-                end = self.text.find("'", self.at + 1)
-                if end < 0:
-                    raise DataError("the script ends inside a quotation: a ' is missing")
-                word.append(_Part(self.text[self.at + 1 : end], quoted=True))
-                self.at = end + 1
-            elif char == '"':
-                self.at += 1
-                self._double_quoted(word)
-            elif char in "$`":
-                word.append(self._expression(quoted=False))
-            else:
-                end = self.at
-                while end < len(self.text) and self.text[end] not in " \t\n;&|()<>\\'\"$`":
-                    end += 1
-                word.append(_Part(self.text[self.at : end]))
-                self.at = end
-        return word
-
-    def _double_quoted(self, word: _Word) -> None:
-        word.append(_Part("", quoted=True))
-        while self.at < len(self.text):
-            char = self.peek()
-            if char == '"':
-                self.at += 1
-                return
-            if char == "\\" and self.peek(1) and self.peek(1) in '"\\$`\n':
-                word.append(_Part("" if self.peek(1) == "\n" else self.peek(1), quoted=True))
-                self.at += 2
-            elif char in "$`":
-                word.append(self._expression(quoted=True))
-            else:
-                end = self.at + 1
-                while end < len(self.text) and self.text[end] not in '"\\$`':
-                    end += 1
-                word.append(_Part(self.text[self.at : end], quoted=True))
-                self.at = end
-        raise DataError('the script ends inside a quotation: a " is missing')
-
-    def _expression(self, quoted: bool) -> _Part:
-        """What follows a $ or a backquote, unexpanded: NAME, {…} without its braces, (…) or ((…))."""
-        text, start = self.text, self.at
-        if self.peek() == "`":
-            end = text.find("`", start + 1)
-            self.at = len(text) if end < 0 else end + 1
-            return _Part(f"({text[start + 1 : self.at - 1]})", expression=True, quoted=quoted)
-        opening = self.peek(1)
-        if opening in {"{", "("}:
-            self.at = self._closing(start + 1)
-            inner = text[start + 1 : self.at]
-            return _Part(inner[1:-1] if opening == "{" else inner, expression=True, quoted=quoted)
-        name = _NAME.match(text, start + 1)
-        if name:
-            self.at = name.end()
-            return _Part(name[0], expression=True, quoted=quoted)
-        if opening and opening in "@*#?$!-0123456789":
-            self.at = start + 2
-            return _Part(opening, expression=True, quoted=quoted)
-        self.at = start + 1
-        return _Part("$", quoted=True)
-
-    def _closing(self, at: int) -> int:
-        """The place after the bracket that closes the one at `at`."""
-        pairs = {"{": "}", "(": ")"}
-        opening, depth = self.text[at], 0
-        for place in range(at, len(self.text)):
-            depth += (self.text[place] == opening) - (self.text[place] == pairs[opening])
-            if depth == 0:
-                return place + 1
-        raise DataError(f"the script ends inside ${opening}: a closing {pairs[opening]} is missing")
