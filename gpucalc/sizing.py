@@ -6,6 +6,7 @@ as needed unless it is stated.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -458,9 +459,13 @@ def _wider(cells: Mapping[str, Any], name: str, mixture: bool) -> Iterator[Varia
 
 
 def stated_layout(context: Context, cells: Mapping[str, Any]) -> Outcome:
-    """The outcome of a stated layout."""
+    """The outcome of a stated layout; without a batch a pipeline gets four micro-batches a stage."""
     given = {name: value for name, value in cells.items() if value is not None}
-    return outcomes([(Variation("size", "as it is"), context.resolve(given))])[0]
+    job = context.resolve(given)
+    if "global_batch" not in given and job.cells["pp"] > 1:
+        batch = job.cells["dp"] * job.cells["micro_batch"] * PIPELINE_BATCHES * job.cells["pp"]
+        job = context.resolve({**given, "global_batch": batch})
+    return outcomes([(Variation("size", "as it is"), job)])[0]
 
 
 def largest_of_layout(context: Context, outcome: Outcome, what: str) -> int | None:
@@ -471,7 +476,6 @@ def largest_of_layout(context: Context, outcome: Outcome, what: str) -> int | No
     job = outcome.job
     unit = 1 if what == "micro_batch" else SEQUENCE_UNIT
     top = LARGEST_MICRO_BATCH if what == "micro_batch" else LARGEST_SEQUENCE
-    import dataclasses
 
     def fits(values: Sequence[int]) -> list[bool]:
         varied = []

@@ -71,6 +71,7 @@ def usage_sentence(error: Exception) -> str:
 from gpucalc.cli import (  # noqa: E402
     comm,
     completion,
+    diagnose,
     evaluate,
     explain,
     export,
@@ -92,6 +93,7 @@ app.command("validate")(validate.validate)
 app.command("fit")(fit.fit)
 app.command("scale")(scale.scale)
 app.command("whatif")(whatif.whatif)
+app.command("diagnose")(diagnose.diagnose)
 app.command("sweep")(sweep.sweep)
 app.command("export")(export.export)
 app.command("comm")(comm.comm)

@@ -76,8 +76,8 @@ def fit(
     from gpucalc.label import label_cells
 
     form = opt.chosen_format(form)
-    wanted = _word("--assert", asserted, ASSERTIONS)
-    shown = _word("--show", show, ("strategies", "remedies"))
+    wanted = word_of("--assert", asserted, ASSERTIONS)
+    shown = word_of("--show", show, ("strategies", "remedies"))
     cells = opt.job_cells(
         {
             "model": model,
@@ -123,7 +123,8 @@ def fit(
     return ExitStatus.OK if any(v.fits for v in verdicts) else ExitStatus.INFEASIBLE
 
 
-def _word(flag: str, text: str | None, known: Sequence[str]) -> str | None:
+def word_of(flag: str, text: str | None, known: Sequence[str]) -> str | None:
+    """One of the known words, or None for an option that is not there."""
     if text is None:
         return None
     word = text.strip().casefold()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -167,15 +168,12 @@ def _write(curves: Any, rows: list[dict[str, Any]], form: str, columns: str | No
         return
     if form in {"table", "md"} and columns is None:
         from gpucalc.render.table import table
-        from gpucalc.scaling import GROUP_TITLES
 
         shown = [
             {
                 **row,
                 "layout": row["layout"] or "(none fits)",
-                "largest_loss": f"{GROUP_TITLES[row['largest_loss']]} {row['share_' + row['largest_loss'] + '_pct']:.0f} %"
-                if row.get("largest_loss")
-                else "",
+                "largest_loss": _loss(row),
             }
             for row in rows
         ]
@@ -183,6 +181,13 @@ def _write(curves: Any, rows: list[dict[str, Any]], form: str, columns: str | No
     else:
         emit_rows(form, COLUMNS_OUT, rows, columns, header)
     talk("", *_sentences(curves), *(f"note: {note}" for note in curves.notes))
+
+
+def _loss(row: Mapping[str, Any]) -> str:
+    from gpucalc.scaling import GROUP_TITLES
+
+    name = row.get("largest_loss")
+    return f"{GROUP_TITLES[name]} {row[f'share_{name}_pct']:.0f} %" if name else ""
 
 
 def _sentences(curves: Any) -> list[str]:
