@@ -162,7 +162,7 @@ def _summary(job: jobs.Job, ledger: Ledger) -> list[str]:
     lower, upper = at("bounds/lower"), at("bounds/upper")
     place = (step - lower) / (upper - lower) if upper > lower else 0.0
     bound = "compute" if at("bounds/work") >= at("communication/step") else "communication"
-    worst = max(("weights", "gradients", "optimizer", "activations", "passing"), key=lambda p: at(f"memory/{p}"))
+    worst = max(("weights", "gradients", "optimizer", "activations", "working", "logits"), key=lambda p: at(f"memory/{p}"))
     return [
         f"The step takes {step:.3f} s; its largest terms are {shares}.",
         f"With all communication hidden it would take {lower:.3f} s (bound by {bound}), with none hidden "

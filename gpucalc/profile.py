@@ -105,7 +105,9 @@ def choose_profile(framework: str, date: str, dirs: tuple[Path, ...]) -> Profile
         rank = (length, bool(profile.since) + bool(profile.until))
         if length and profile.covers(month) and (best is None or rank > best[0]):
             best = (rank, profile)
-    if best:
+    if best and (best[0][0] == len(text) or text not in profile_names(dirs)):
         return best[1]
+    if text in profile_names(dirs):  # named outright, whatever the date
+        return load_profile(text, dirs)
     # Unknown software is taken for Megatron-Core of that month; before there was any, for the newest.
     return choose_profile(DEFAULT_FRAMEWORK, "" if framework == DEFAULT_FRAMEWORK else date, dirs)

@@ -309,7 +309,7 @@ def _nearest_miss(miss: _Miss | None, base: jobs.Job, rejected: Mapping[str, int
     def at(path: str) -> float:
         return float(np.asarray(ledger[path], dtype=float).ravel()[0])
 
-    parts = {name: at(f"memory/{name}") for name in ("weights", "gradients", "optimizer", "activations", "passing")}
+    parts = {name: at(f"memory/{name}") for name in ("weights", "gradients", "optimizer", "activations", "working", "logits")}
     largest = max(parts, key=lambda name: parts[name])
     over = (fill - 1) * at("memory/capacity")
     label = layout_label(layout_cells(columns), base.model.experts)
