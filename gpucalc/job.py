@@ -15,6 +15,14 @@ from gpucalc.efficiency import kernel_constants
 from gpucalc.efficiency_network import collective_constants, overlay_shares
 from gpucalc.errors import UsageError
 from gpucalc.hardware import Cluster, Database, Device, resolve_cluster
+from gpucalc.job_tuning import (
+    LOW_PRECISION,
+    adapter_state_bytes,
+    frozen_weight_bytes,
+    optimizer_bytes,
+    tuning_columns,
+    tuning_problems,
+)
 from gpucalc.model import Model, load_model, model_from_shape, resolve_preset
 from gpucalc.model_cells import CELLS, model_with
 from gpucalc.profile import Profile, choose_profile, load_profile
@@ -23,14 +31,9 @@ from gpucalc.vocabulary import CP_KINDS, RECOMPUTES, SCHEDULES, WIRINGS
 if TYPE_CHECKING:
     from gpucalc.ledger import Columns, Ledger
 
-LOW_PRECISION = ("fp8", "mxfp8", "nvfp4", "mxfp4")
 COUNTERS = {"allocated": "allocated", "reserved": "reserved", "nvidia-smi": "device"}
-# Bytes of optimizer state per parameter beside 16-bit weights: fp32 master weight and moments.
-OPTIMIZER_BYTES = {"adam": 12.0, "adam8bit": 6.0, "sgd": 8.0, "adafactor": 4.0, "muon": 8.0}
-ADAPTER_RANK = 16
-ADAPTER_STATE_BYTES = 16.0  # 16-bit weight and gradient, fp32 master and moments
-FROZEN_BYTES = {"lora": 2.0, "adapter": 2.0, "qlora": 0.6}  # qlora: 4-bit values and their block scales
 MAX_AUTOMATIC_VPP = 12
+WHOLE_LOGIT_BYTES = 10.0  # 16-bit logits, fp32 copy and gradient
 HGX_DOMAIN = 16  # larger scale-up domains are racks
 MOST_HEADS = 4096  # beyond it no divisor of a hidden size is a plausible number of heads
 
@@ -69,7 +72,7 @@ def resolve(
     precision = str(cells.get("precision") or cluster.device.default_precision)
     _collect(problems, cluster.device.precision_peak, precision)
     full = complete(cells, model, cluster, software, precision, warnings)
-    problems += layout_problems(full, model)
+    problems += layout_problems(full, model) + tuning_problems(full)
     if problems:
         raise UsageError(*problems)
     columns = {
@@ -374,16 +377,19 @@ def software_columns(
     communicated = constants[f"gradient_comm_bytes_{kind}"]
     if cells.get("grad_accum_dtype"):
         gradient = communicated = 4.0 if cells["grad_accum_dtype"] == "fp32" else 2.0
-    weight, optimizer = 2.0, OPTIMIZER_BYTES[cells["optimizer"]]
+    pure = not single and (precision == "bf16-true" or (precision == "bf16" and bool(constants["pure_16bit"])))
+    weight = 4.0 if single else 2.0
     if single:
-        weight, gradient, communicated, optimizer = 4.0, 4.0, 4.0, optimizer - 4.0
-    elif precision == "bf16-true" or (precision == "bf16" and constants["pure_16bit"]):
-        gradient, communicated, optimizer = 2.0, 2.0, (optimizer - 4.0) / 2
-    trains = float(method == "full")
+        gradient = communicated = 4.0
+    elif pure:
+        gradient = communicated = 2.0
+    optimizer = optimizer_bytes(cells["optimizer"], pure=pure, single=single)
+    trains = method == "full"
     if not trains:
-        frozen = 1.0 if precision in LOW_PRECISION and method != "qlora" else FROZEN_BYTES[method]
-        share = (model.parameters_embedding + model.parameters_head) / model.parameters_total
-        weight = frozen if frozen == weight else frozen * (1 - share) + weight * share
+        weight = frozen_weight_bytes(cells, model, weight)
+    logit = constants["logit_bytes"]
+    if cells.get("chunked_loss") is not None:
+        logit = min(logit, constants["chunked_logit_bytes"]) if cells["chunked_loss"] else max(logit, WHOLE_LOGIT_BYTES)
     kernel = cells["flash_attention"]
     kernel = profile.defaults["flash_kernel"] if kernel in {"yes", "no"} else kernel
     counter = COUNTERS[cells["mem_counter"]]
@@ -397,7 +403,6 @@ def software_columns(
     if precision in {"nvfp4", "mxfp4"}:
         four_bit = {f"gemm_{n}": constants[f"fp4_gemm_{n}"] for n in ("efficiency", "k_half")}
     cast = constants["cast_share_mx" if precision.startswith(("mx", "nv")) else "cast_share"]
-    adapters = 0.0 if trains else _adapter_parameters(model)
     return {
         **constants,
         **four_bit,
@@ -412,11 +417,9 @@ def software_columns(
         "optimizer_bytes": optimizer,
         "transfer_bytes": gradient + weight,
         "low_precision": float(precision in LOW_PRECISION),
-        "trains_base": trains,
-        "adapters": 1.0 - trains,
-        "adapter_parameters": adapters,
-        "adapter_state_bytes": ADAPTER_STATE_BYTES,
-        "dequantises": float(method == "qlora"),
+        **tuning_columns(cells),
+        "adapter_state_bytes": adapter_state_bytes(cells["optimizer"], pure=pure),
+        "logit_bytes": logit,
         "flash": float(cells["flash_attention"] != "no"),
         "expert_host_ratio": constants["expert_host_ratio" if rack else "expert_host_ratio_hgx"],
         "serial_gap_seconds": profile.by_architecture("serial_gap_seconds", device.arch),
@@ -439,12 +442,6 @@ def power_columns(device: Device, profile: Profile) -> dict[str, float]:
         "power_share": share,
         "clock_at_reference": profile.by_architecture("sustained_clock", device.arch, "_other"),
     }
-
-
-def _adapter_parameters(model: Model) -> float:
-    """Adapter parameters of a layer with adapters on the attention projections."""
-    query = 2 * (model.hidden + model.heads * model.head_dim)
-    return float(ADAPTER_RANK * (query + 2 * (model.hidden + model.kv_heads * model.head_dim)))
 
 
 # Columns of a prediction → path in the ledger and factor.

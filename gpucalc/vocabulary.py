@@ -5,7 +5,10 @@ from __future__ import annotations
 SCHEDULES = ("none", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-1p", "zb-2p", "dualpipe", "dualpipe-v")
 RECOMPUTES = ("none", "selective", "full")
 CP_KINDS = ("ring", "ag", "ulysses")
-OPTIMIZERS = ("adam", "adam8bit", "sgd", "adafactor", "muon")
+OPTIMIZERS = ("adam", "adam8bit", "paged-adam8bit", "sgd", "adafactor", "muon")
+LORA_TARGETS = ("q", "k", "v", "o", "mlp")
+LORA_SETS = {"qv": "q+v", "qkv": "q+k+v", "attention": "q+k+v+o", "all": "q+k+v+o+mlp", "all-linear": "q+k+v+o+mlp"}
+QUANTISATIONS = ("none", "nf4", "nf4-dq", "int4", "int8", "fp8")
 METHODS = ("full", "lora", "qlora", "adapter")
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "bf16-true", "fp8", "mxfp8", "nvfp4", "mxfp4")
 FLASH_KINDS = ("no", "yes", "fa1", "fa2", "fa3", "vendor")

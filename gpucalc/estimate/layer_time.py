@@ -243,7 +243,7 @@ def _head(ledger: Ledger) -> None:
         "head/weight-gradient-trained",
         layer.scaled_time,
         time=ledger["head/weight-gradient"],
-        factor=c["trains_base"],
+        factor=np.maximum(c["trains_base"], c["trains_embeddings"]),
     )
     ledger.total("head/time", "head/forward", "head/activation-gradient", "head/weight-gradient-trained", "head/loss")
 

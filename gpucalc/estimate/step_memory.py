@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from gpucalc.formulas import data_parallel, layer, memory, parameters, pipeline
+from gpucalc.formulas import adapters, data_parallel, layer, memory, parameters, pipeline
 from gpucalc.ledger import Ledger
 from gpucalc.vocabulary import SCHEDULES
 
 STAGES = ("first", "second", "last")
-PARTS = ("weights", "gradients", "optimizer", "adapters", "activations", "passing", "gather")
+PARTS = ("weights", "gradients", "optimizer", "adapters", "activations", "working", "logits", "gather")
 
 
 def define_replicas(ledger: Ledger) -> None:
@@ -32,6 +32,8 @@ def add_parameters(ledger: Ledger) -> None:
     ledger.total("layer/parameters/dense", "layer/parameters/sharded-part", "layer/parameters/replicated-part")
     ledger.add("layer/parameters/experts", parameters.layer_parameters_experts)
     ledger.define("longest", parameters.stage_layers)
+    ledger.define("adapter_parameters", adapters.lora_parameters)
+    ledger.define("tuned_parameters", adapters.tuned_parameters)
     depth = add_stage_layers(ledger, "stage/parameters/depth")
     extra = {
         "first": ledger.add("stage/extra/first", parameters.first_stage_extra),
@@ -65,20 +67,27 @@ def add_states(ledger: Ledger) -> None:
     """Store weights, gradients and optimizer states of each stage."""
     c = ledger.columns
     groups = {"dense": c["shards"], "experts": c["expert_shards"]}
+    ends = np.maximum(c["embedding_parameters"], c["head_parameters"]) / c["tp"]
     for stage in STAGES:
-        for what, formula in (
-            ("weights", memory.weight_memory),
-            ("gradients", memory.gradient_memory),
-            ("optimizer", memory.optimizer_memory),
-        ):
-            trained = 1.0 if what == "weights" else c["trains_base"]
-            for kind, shards in groups.items():
-                ledger.add(
-                    f"memory/{stage}/{what}/{kind}",
-                    formula,
-                    parameters=ledger[f"stage/parameters/{kind}/{stage}"] * trained,
-                    shards=shards,
+        for kind, shards in groups.items():
+            held = ledger[f"stage/parameters/{kind}/{stage}"]
+            trained = held * c["trains_base"]
+            updated = trained
+            if np.any(c["optimizer_in_backward"] > 0):
+                largest = np.maximum(ledger[f"layer/parameters/{kind}"], ends) * c["trains_base"]
+                updated = ledger.add(
+                    f"stage/gradients/{kind}/{stage}",
+                    adapters.gradient_parameters,
+                    parameters=trained,
+                    largest=largest,
                 )
+            for what, formula, counted in (
+                ("weights", memory.weight_memory, held),
+                ("gradients", memory.gradient_memory, updated),
+                ("optimizer", memory.optimizer_memory, trained),
+            ):
+                ledger.add(f"memory/{stage}/{what}/{kind}", formula, parameters=counted, shards=shards)
+        for what in ("weights", "gradients", "optimizer"):
             ledger.total(f"memory/{stage}/{what}", *[f"memory/{stage}/{what}/{kind}" for kind in groups])
         ledger.total(f"memory/{stage}/states", *[f"memory/{stage}/{w}" for w in ("weights", "gradients", "optimizer")])
     ledger.add(
@@ -92,10 +101,9 @@ def add_states(ledger: Ledger) -> None:
     ledger.add(
         "memory/adapters",
         memory.weight_memory,
-        parameters=c["adapter_parameters"] * c["longest"],
+        parameters=c["tuned_parameters"],
         weight_bytes=c["adapter_state_bytes"],
-        zero_stage=0.0,
-        shards=1.0,
+        shards=c["shards"],
     )
 
 
@@ -251,6 +259,12 @@ def add_memory_detail(ledger: Ledger) -> None:
         ledger.choose(f"memory/{part}", worst, {i: f"memory/{stage}/{part}" for i, stage in enumerate(STAGES)})
     for part in ("activations", "passing"):
         ledger.choose(f"memory/{part}", worst, {i: f"{part}/{stage}/chosen" for i, stage in enumerate(STAGES)})
+    working = ledger.choose(
+        "memory/working",
+        1.0 * (ledger["symbol/full_share"] > 0),
+        {0: "layer/memory/working/none", 1: "layer/memory/working/full"},
+    )
+    ledger.add("memory/logits", memory.logits_excess, passing=ledger["memory/passing"], working=working)
     ledger.total("memory/parts", *[f"memory/{part}" for part in PARTS])
 
 

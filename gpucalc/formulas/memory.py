@@ -208,6 +208,16 @@ def passing_memory(working: Bytes, logits: Bytes) -> Bytes:
     return np.maximum(working, logits)
 
 
+@formula(symbol="max(0, M_logits - M_work)", cite="korthikanti2022", valid="on the stage with the head")
+def logits_excess(passing: Bytes, working: Bytes) -> Bytes:
+    """Bytes by which the logits exceed a layer's working set, whose place they take.
+
+    >>> float(logits_excess(5.0, 3.0))
+    2.0
+    """
+    return passing - working
+
+
 @formula(symbol="M_reserve", cite="gpucalc-calibration", valid="fragmentation >= 1")
 def reserve_memory(raw: Bytes, fragmentation: Ratio, fixed: Bytes) -> Bytes:
     """What a counter shows beyond `raw` bytes of tensors: allocator rounding and fixed buffers of libraries.

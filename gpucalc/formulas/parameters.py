@@ -125,28 +125,6 @@ def stage_parameters(per_layer: Count, stage_depth: Count, extra: Count) -> Coun
     return per_layer * stage_depth + extra
 
 
-@formula(symbol="r·(n_in+n_out)", cite="hu2021", valid="adapters on all linear layers of a block")
-def lora_parameters(
-    lora_rank: Count,
-    hidden: Count,
-    heads: Count,
-    kv_heads: Count,
-    head_dim: Count,
-    ffn_hidden: Count,
-    gated: Flag,
-    mlp_adapters: Flag,
-) -> Count:
-    """Adapter parameters of one layer: r·(inputs + outputs) of each adapted matrix.
-
-    >>> float(lora_parameters(8, 4096, 32, 32, 128, 11008, 1, 0))
-    262144.0
-    """
-    query_out = 2 * (hidden + heads * head_dim)
-    key_value = 2 * (hidden + kv_heads * head_dim)
-    mlp = mlp_adapters * (2 + gated) * (hidden + ffn_hidden)
-    return lora_rank * (query_out + key_value + mlp)
-
-
 @formula(symbol="active share", cite="fedus2021", valid="0 < experts_per_token <= experts")
 def expert_share_used(experts_per_token: Count, experts: Count) -> Ratio:
     """Share of the routed experts that one token visits.
