@@ -63,7 +63,9 @@ def cell_lines(spec: Spec, index: int, db: Database, outcome: Outcome, progress:
     except UsageError as error:
         outcome.state = ILLEGAL
         yield _one_line(spec, values, outcome, "; ".join(error.problems))
-    except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError) as error:
+    except OSError:
+        raise
+    except Exception as error:
         # A fault of ours in one cell does not cost the others.
         outcome.state = FAULT
         said = " ".join(f"{type(error).__name__}: {error}".split())[:300]

@@ -106,6 +106,7 @@ class Journaled:
         self._waiting: dict[int, tuple[int, int]] = {}  # cell → place of its line in the journal
         self._header = header.encode()
         self._end = 0
+        self._safe = 0  # end of the rows that the journal knows
         self._synced = time.monotonic()
         try:
             self.resumed = self.journal_path.exists()
@@ -114,7 +115,11 @@ class Journaled:
             else:
                 self._start(identity)
         except OSError as error:
+            self.close()
             raise self._trouble(error) from None
+        except DataError:
+            self.close()
+            raise
 
     def _start(self, identity: Mapping[str, Any]) -> None:
         for path in (self.path, self.rows_path):
@@ -145,7 +150,7 @@ class Journaled:
     def _begin_rows(self) -> None:
         self._out = os.open(self.rows_path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666)
         _write(self._out, self._header)
-        self._end = len(self._header)
+        self._end = self._safe = len(self._header)
 
     def _go_on(self, identity: Mapping[str, Any]) -> None:
         self._journal = os.open(self.journal_path, os.O_RDWR)
@@ -154,6 +159,7 @@ class Journaled:
             head = stream.readline()
             self._check(_event(head), identity)
             self._journal_end = len(head)
+            os.lseek(self._journal, len(head), os.SEEK_SET)
             if os.fstat(self._journal).st_size == len(head):  # it ended before the first cell
                 self._begin_rows()
                 return
@@ -174,6 +180,7 @@ class Journaled:
         os.ftruncate(self._out, self._end)
         os.lseek(self._journal, self._journal_end, os.SEEK_SET)
         os.lseek(self._out, self._end, os.SEEK_SET)
+        self._safe = self._end
         self._place()
 
     def _read_events(self, stream: IO[bytes], size: int) -> None:
@@ -243,6 +250,8 @@ class Journaled:
             if time.monotonic() - self._synced > SYNC:
                 self._sync()
         except OSError as error:
+            with contextlib.suppress(OSError):  # leave whole cells to whoever reads the file now
+                os.ftruncate(self._out, self._safe)
             raise self._trouble(error) from None
 
     def _place(self) -> None:
@@ -258,26 +267,20 @@ class Journaled:
             self.first += 1
 
     def _append(self, text: str, part: str) -> None:
-        start = end = self._end
-        try:
-            if part:
-                with open(part, "rb") as stream:
-                    while piece := stream.read(PIECE):
-                        _write(self._out, piece)
-                        end += len(piece)
-            data = text.encode()
-            _write(self._out, data)
-            self._end = end + len(data)
-        except OSError:
-            with contextlib.suppress(OSError):  # leave whole cells to whoever reads the file now
-                os.ftruncate(self._out, start)
-                os.lseek(self._out, start, os.SEEK_SET)
-            raise
+        if part:
+            with open(part, "rb") as stream:
+                while piece := stream.read(PIECE):
+                    _write(self._out, piece)
+                    self._end += len(piece)
+        data = text.encode()
+        _write(self._out, data)
+        self._end += len(data)
 
     def _note(self, event: Mapping[str, Any]) -> None:
         line = _json(event)
         _write(self._journal, line)
         self._journal_end += len(line)
+        self._safe = self._end
 
     def _unlink(self, part: str) -> None:
         if part:
