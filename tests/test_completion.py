@@ -13,9 +13,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from cli import gpucalc
 
 from gpucalc.cli.grouping import GROUPS, grouped
-from tests.cli import gpucalc
 
 
 @cache
