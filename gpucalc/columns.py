@@ -192,6 +192,11 @@ PREDICTED_COLUMNS = (
     Column("pred_algorithm", "text", "algorithm chosen", heading="algorithm"),
     _out("pred_dispatch_us", "time to send tokens to their experts", "dispatch", "µs", decimals=1),
     _out("pred_combine_us", "time to bring them back", "combine", "µs", decimals=1),
+    _out("pred_ttft_ms", "mean time to the first token under the stated load", "TTFT loaded", "ms", decimals=1),
+    _out("pred_ttft_unloaded_ms", "time to the first token of a lone request", "TTFT alone", "ms", decimals=1),
+    _out("pred_tpot_ms", "mean time between tokens, without the first", "TPOT", "ms", decimals=2),
+    _out("pred_output_tok_s_total", "output tokens per second of all GPUs", "output tok/s", decimals=0),
+    _out("pred_kv_tokens", "tokens that the cache of one attention rank holds", "KV tokens", decimals=0),
 )
 
 INPUT: dict[str, Column] = {c.name: c for c in INPUT_COLUMNS}
@@ -209,6 +214,15 @@ KINDS: dict[str, tuple[str, ...]] = {
     "attention": ("pred_time_us", "pred_bound", "pred_error"),
     "collective": ("pred_time_us", "pred_busbw_GBps", "pred_algorithm", "pred_error"),
     "alltoall": ("pred_dispatch_us", "pred_combine_us", "pred_error"),
+    "serving": (
+        "pred_ttft_ms",
+        "pred_ttft_unloaded_ms",
+        "pred_tpot_ms",
+        "pred_output_tok_s_total",
+        "pred_kv_tokens",
+        "pred_fit",
+        "pred_error",
+    ),
 }
 
 

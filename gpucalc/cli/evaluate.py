@@ -20,7 +20,7 @@ Evaluator = Callable[[list[dict[str, str]]], list[dict[str, Any]]]
 def evaluate(
     file: Annotated[str, typer.Argument(metavar="[FILE|-]", help="CSV, JSON lines or a JSON array.")] = "-",
     kind: Annotated[
-        str, typer.Option("--kind", metavar="KIND", help="training, gemm, attention, collective or alltoall.")
+        str, typer.Option("--kind", metavar="KIND", help="training, gemm, attention, collective, alltoall or serving.")
     ] = "training",
     form: Annotated[
         Optional[str],
@@ -112,6 +112,10 @@ def _doubts(columns: list[str], kind: str) -> list[str]:
     import difflib
 
     read = INPUT if kind == "training" else {c.name: c for c in (*KERNEL_COLUMNS, *INPUT_COLUMNS)}
+    if kind == "serving":
+        from gpucalc.serving_columns import RECORDS
+
+        read = read | RECORDS
     missing = [name for name in read if name not in columns]
     lines = []
     for column in columns:
@@ -137,6 +141,10 @@ def _evaluator(kind: str, db: Any, profile: str | None, fabric: str | None, caus
         from gpucalc.job import evaluate_rows
 
         return lambda records: evaluate_rows(records, db, profile=profile, fabric=fabric, causal_flops=causal_flops)
+    if kind == "serving":
+        from gpucalc.serving_job import evaluate_serving
+
+        return lambda records: evaluate_serving(records, db)
     if kind in {"gemm", "attention"}:
         from gpucalc.estimate import kernels
 

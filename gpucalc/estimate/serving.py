@@ -1,0 +1,186 @@
+"""The serving estimate: in which order the formulas are evaluated, from columns to a ledger."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpucalc.estimate.serving_memory import add_cache, add_weights
+from gpucalc.estimate.serving_pass import Pass, add_pass, define_shapes
+from gpucalc.formulas import kv_cache, layer, serving
+from gpucalc.ledger import Columns, Ledger
+
+BISECTIONS = 30
+
+
+def estimate_serving(columns: Columns, *, trace: bool = False) -> Ledger:
+    """All terms of serving on rows of columns; open-loop rows are solved for the requests in the system."""
+    if np.any(columns["open_loop"] > 0):
+        columns = _balanced(columns)
+    return _estimate(columns, trace)
+
+
+def _balanced(columns: Columns) -> Columns:
+    """The columns with the concurrency at which the replicas finish as many requests as arrive."""
+    values = dict(columns)
+    most = _estimate(Columns({**values, "concurrency": _filled(values, 1e9)}), False)
+    limit = most["memory/batch-limit"] * values["dp"]
+    saturation = _estimate(Columns({**values, "concurrency": limit}), False)["metric/request-rate"]
+    low, high = _filled(values, 1e-3), limit * 1.0
+    for _ in range(BISECTIONS):
+        middle = np.sqrt(low * high)
+        rate = _estimate(Columns({**values, "concurrency": middle}), False)["metric/request-rate"]
+        less = rate < values["rate"]
+        low, high = np.where(less, middle, low), np.where(less, high, middle)
+    open_loop = values["open_loop"] > 0
+    values["concurrency"] = np.where(open_loop, high, values["concurrency"])
+    values["saturation_rate"] = np.where(open_loop, saturation, 0.0)
+    return Columns({n: _plain(v) for n, v in values.items()})
+
+
+def _filled(values: dict[str, Any], number: float) -> Any:
+    return np.where(values["open_loop"] > 0, number, np.maximum(values["concurrency"], 1e-3))
+
+
+def _plain(value: Any) -> Any:
+    return float(value) if isinstance(value, np.ndarray) and value.ndim == 0 else value
+
+
+def _estimate(columns: Columns, trace: bool) -> Ledger:
+    ledger = Ledger(Columns(columns), trace=trace)
+    c = ledger.columns
+    c.define("context", c["isl"] + c["osl"] / 2)
+    c.define("cached_prefix", c["isl"] * c["prefix_hit"])
+    c.define("prompt_tokens", np.maximum(c["isl"] - c["cached_prefix"], 1.0))
+    c.define("verified", c["draft_tokens"] + 1)
+    workers = c["prefill_gpus"] / (c["tp"] * c["pp"])
+    c.define("prefill_workers", workers)
+    c.define("decode_ranks", np.maximum(c["dp"] - workers, 1.0))
+    define_shapes(ledger)
+    add_weights(ledger)
+    add_cache(ledger)
+    _batch(ledger)
+    _passes(ledger)
+    _answers(ledger)
+    return ledger
+
+
+def _batch(ledger: Ledger) -> None:
+    """Sequences that decode together on one attention rank: those in the system, as far as the cache holds them."""
+    c = ledger.columns
+    wanted = ledger.keep("symbol/wanted", c["concurrency"] / c["decode_ranks"])
+    holds = np.where(c["memory_rule"] > 0, ledger["memory/sequences"], ledger["memory/sequences-mean"])
+    limit = ledger.keep("memory/batch-limit", np.maximum(np.minimum(holds, c["max_seqs"]), 1.0))
+    batch = ledger.keep("symbol/batch", np.minimum(np.maximum(wanted, np.where(c["open_loop"] > 0, 0.0, 1.0)), limit))
+    c.define("batch", batch)
+    c.define("decoding", np.maximum(batch / c["pp"], 1.0))
+
+
+def _passes(ledger: Ledger) -> None:
+    c = ledger.columns
+    c.define("chunk", np.minimum(c["prompt_tokens"], c["chunk_tokens"]))
+    chunks = ledger.add("prefill/chunks", serving.prefill_chunks, tokens=c["prompt_tokens"], chunk=c["chunk_tokens"])
+    c.define("chunk", c["prompt_tokens"] / chunks)  # chunks of equal size
+    together = ledger.add("prefill/together", serving.prompts_per_pass, tokens=c["prompt_tokens"], chunk=c["chunk_tokens"])
+    rows = c["decoding"] * c["verified"]
+    share = c["attention_dp"]
+    add_pass(
+        ledger, Pass("decode", rows, rows * share, rows, sequences=c["decoding"], launch=c["graph_launch_share"])
+    )
+    one = c["chunk"]
+    add_pass(ledger, Pass("single", one, one, 1.0, prompts=1.0, exchange="prefill"))
+    prompt = c["chunk"] * together
+    add_pass(ledger, Pass("prefill", prompt, prompt, together, prompts=together, exchange="prefill"))
+    mixed = prompt + rows
+    add_pass(
+        ledger,
+        Pass(
+            "mixed", mixed, prompt + rows * share, rows, sequences=c["decoding"], prompts=together, exchange="prefill"
+        ),
+    )
+
+
+def _answers(ledger: Ledger) -> None:
+    c = ledger.columns
+    chunks, together = ledger["prefill/chunks"], ledger["prefill/together"]
+    ledger.keep("time/overhead", c["step_seconds"])
+    for name in ("decode", "single", "prefill", "mixed"):
+        ledger.total(f"{name}/step", f"{name}/time", "time/overhead")
+    step = ledger.keep("time/step", ledger["decode/step"])
+    accepted = ledger.add("decode/accepted", serving.tokens_per_verification, draft=c["draft_tokens"])
+    per_token = ledger.add(
+        "time/token",
+        serving.speculative_step,
+        verify=step,
+        draft=ledger["decode/time"] * c["draft_cost"],
+        draft_tokens=c["draft_tokens"],
+        accepted=accepted,
+    )
+    one_pass = ledger.add(
+        "prefill/interference-of-pass",
+        serving.prefill_interference,
+        mixed_pass=ledger["mixed/step"],
+        step=step,
+        alone=ledger["prefill/step"],
+        mixes=c["mixes_prefill"],
+    )
+    apart = c["prefill_workers"] > 0
+    interference = ledger.add("prefill/interference", layer.scaled_time, time=one_pass, factor=chunks / together)
+    felt = ledger.keep("prefill/felt", np.where(apart, 0.0, interference))
+    tpot = ledger.add("time/tpot", serving.closed_loop_tpot, step=per_token, interference=felt, stages=c["pp"])
+    alone = ledger.add("time/prefill-unloaded", layer.scaled_time, time=ledger["single/step"], factor=chunks)
+    loaded_pass = np.where(apart, ledger["prefill/step"], np.where(c["mixes_prefill"] > 0, ledger["mixed/step"], ledger["prefill/step"]))
+    prefill = ledger.add("time/prefill", layer.scaled_time, time=ledger.keep("prefill/pass", loaded_pass), factor=chunks)
+    transfer = _transfer(ledger, alone, apart)
+    residence = ledger.add("time/residence", serving.request_time, prefill=prefill, tpot=tpot)
+    admission = ledger.add("time/admission", serving.admission_wait, concurrency=ledger["symbol/wanted"], residence=residence)
+    ledger.add("time/queue/closed", serving.prefill_queue, interference=interference)
+    arrivals = np.where(c["rate"] > 0, c["rate"] / np.where(apart, np.maximum(c["prefill_workers"], 1.0), c["dp"]), 0.0)
+    ledger.add("time/queue/open", serving.deterministic_queue, rate=arrivals, service=interference)
+    queue = ledger.choose("time/queue", c["open_loop"], {0: "time/queue/closed", 1: "time/queue/open"})
+    ttft = ledger.add(
+        "time/ttft",
+        serving.time_to_first_token,
+        prefill=prefill,
+        step=step,
+        queue=queue,
+        admission=np.where(c["open_loop"] > 0, 0.0, admission),
+        transfer=transfer,
+    )
+    ledger.add(
+        "time/ttft-unloaded",
+        serving.time_to_first_token,
+        prefill=alone,
+        step=0.0,
+        queue=0.0,
+        admission=0.0,
+        transfer=transfer,
+    )
+    _rates(ledger, ttft, tpot, alone, apart)
+
+
+def _transfer(ledger: Ledger, alone: Any, apart: Any) -> Any:
+    """Time that sending the prompt's cache to a decode worker adds; nothing where one GPU does both."""
+    c = ledger.columns
+    network = c["network_bandwidth"] * c["transfer_efficiency"]
+    cache = ledger["memory/kv/longest"] * c["isl"] / (c["isl"] + c["osl"])
+    exposed = ledger.add(
+        "transfer/exposed",
+        kv_cache.cache_transfer_exposed,
+        cache=cache,
+        transfer_bandwidth=network,
+        prefill=alone,
+    )
+    return ledger.keep("time/transfer", np.where(apart, exposed, 0.0))
+
+
+def _rates(ledger: Ledger, ttft: Any, tpot: Any, alone: Any, apart: Any) -> None:
+    c = ledger.columns
+    loop = ledger.add("metric/loop-rate", serving.little_throughput, concurrency=np.maximum(c["concurrency"], 1e-9), ttft=ttft, tpot=tpot)
+    feed = np.where(apart, np.maximum(c["prefill_workers"], 1e-9) / np.maximum(alone - 0.0, 1e-9) * c["osl"], np.inf)
+    total = ledger.keep("metric/output-rate", np.minimum(loop, feed))
+    ledger.keep("metric/request-rate", total / c["osl"])
+    ledger.keep("metric/output-rate-per-gpu", total / c["n_gpus"])
+    ledger.keep("metric/output-rate-per-user", 1 / tpot)
+    ledger.keep("metric/decode-batch", c["batch"])
