@@ -122,6 +122,7 @@ def ask(
         raise UsageError("n_gpus is not stated; how many GPUs does the cluster have?")
     neutral = {"dp": question["n_gpus"], "micro_batch": 1, "zero_stage": 1}
     base = jobs.resolve({**question, **neutral}, db, profile=profile, fabric=fabric, causal_flops=causal_flops)
+    base.columns["recompute_layers"] = float(stated.get("recompute_layers", 0))
     space = _space(stated, base, profile)
     return Asked(stated, question, base, space, notes)
 

@@ -255,7 +255,7 @@ def _contradictions(
     if "layout" in axes:
         both = [name for name in (*axes, *layout) if name in LAYOUT_COLUMNS]
         if both:
-            yield f"layout gives whole layouts; {', '.join(dict.fromkeys(both))} cannot be stated beside it"
+            yield f"layout states layouts; {', '.join(dict.fromkeys(both))} cannot be stated beside it"
         from gpucalc.label import parse_label
 
         for text in axes["layout"]:
