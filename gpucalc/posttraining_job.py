@@ -1,0 +1,81 @@
+"""Rows of post-training, predicted: supervised ones by the training estimate, the others phase by phase."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpucalc.errors import UsageError
+from gpucalc.hardware import Database
+from gpucalc.job import Job, predict, resolve
+from gpucalc.posttraining_row import REINFORCEMENT, SUPERVISED, Tuning, read_tuning
+from gpucalc.recipe import choose_recipe
+
+PREDICTIONS = ("pred_peak_mem_gib", "pred_tokens_per_s_per_gpu", "pred_step_time_s", "pred_fit", "pred_error")
+ROUNDING = 8  # padded lengths are rounded up to a multiple
+
+
+def padded_length(mean: float, micro_batch: int, longest: int) -> int:
+    """Tokens to which the samples of a micro-batch are padded: its longest, for lengths spread like a data set's.
+
+    >>> padded_length(110, 1, 1024), padded_length(110, 4, 1024)
+    (112, 184)
+    """
+    spread = mean * (1 + 0.5 * math.log(max(micro_batch, 1)))
+    return min(longest, ROUNDING * math.ceil(spread / ROUNDING))
+
+
+def supervised_jobs(tuning: Tuning, db: Database) -> tuple[Job, Job]:
+    """The job whose memory and the job whose time stand for a supervised row: the longest and the usual sample."""
+    cells = dict(tuning.cells)
+    if not tuning.mean_tokens:
+        job = resolve(cells, db)
+        return job, job
+    longest = min(cells.get("seq_len") or tuning.longest_tokens, tuning.longest_tokens or cells.get("seq_len") or 1)
+    usual = padded_length(tuning.mean_tokens, cells.get("micro_batch") or 1, longest)
+    return resolve({**cells, "seq_len": longest}, db), resolve({**cells, "seq_len": usual}, db)
+
+
+def evaluate_posttraining(records: Sequence[Mapping[str, str]], db: Database) -> list[dict[str, Any]]:
+    """The pred_ columns of each record; a record with a mistake has them empty and `pred_error`."""
+    results: list[dict[str, Any]] = [{} for _ in records]
+    pairs: list[tuple[int, Tuning, Job, Job]] = []
+    for place, record in enumerate(records):
+        try:
+            tuning = read_tuning(record, lambda text: choose_recipe(text, db.dirs))
+            if tuning.algorithm in SUPERVISED:
+                pairs.append((place, tuning, *supervised_jobs(tuning, db)))
+            else:
+                results[place] = _other(tuning, db)
+        except UsageError as error:
+            results[place] = {**dict.fromkeys(PREDICTIONS, ""), "pred_error": "; ".join(error.problems)}
+    rows = predict([job for _, _, *jobs in pairs for job in jobs])
+    for index, (place, tuning, largest, usual) in enumerate(pairs):
+        memory, time = rows[2 * index], rows[2 * index + 1]
+        results[place] = supervised_row(tuning, largest, usual, memory, time)
+    return results
+
+
+def supervised_row(
+    tuning: Tuning, largest: Job, usual: Job, memory: Mapping[str, Any], time: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The answer of a supervised row: memory of the longest sample, time of the usual one."""
+    cells = usual.cells
+    step = time["pred_step_time_s"]
+    samples = cells["global_batch"]
+    if tuning.per_micro_step:
+        steps = samples / (cells["micro_batch"] * cells["dp"])
+        step, samples = step / steps, samples / steps
+    tokens = tuning.mean_tokens or cells["seq_len"]
+    return {
+        "pred_peak_mem_gib": memory["pred_peak_mem_gib"],
+        "pred_tokens_per_s_per_gpu": samples * tokens / step / cells["n_gpus"],
+        "pred_step_time_s": step,
+        "pred_fit": memory["pred_fit"],
+        "pred_error": "",
+    }
+
+
+def _other(tuning: Tuning, db: Database) -> dict[str, Any]:
+    raise UsageError(f"method {tuning.algorithm} is not yet supported")
