@@ -86,6 +86,8 @@ def _fsdp_problems(launch: Launch) -> list[str]:
         found.append("accelerate's FSDP recomputes whole layers or nothing, not selectively; write none or full")
     if c["sequence_parallel"] and c["tp"] > 1:
         found.append("accelerate's FSDP with tp has no sequence parallelism; leave out sp")
+    if launch.model.experts and c["etp"] != c["tp"]:
+        found.append(f"accelerate splits experts over tp={c['tp']} as the rest, not over etp={c['etp']}")
     try:
         replicate, shard = groups(launch)
     except UsageError as error:

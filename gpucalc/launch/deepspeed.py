@@ -30,6 +30,8 @@ def problems(launch: Launch) -> list[str]:
         found.append(f"DeepSpeed JSON has no precision {c['precision']}; it takes {', '.join(PRECISIONS)}")
     if launch.model.experts and c["ep"] > 1 and c["etp"] > 1:
         found.append(f"DeepSpeed JSON has no tensor parallel degree of experts (etp={c['etp']}); write etp1")
+    if launch.model.experts and c["ep"] == 1 and c["etp"] != c["tp"]:
+        found.append(f"AutoTP splits experts as it splits the rest: etp={c['etp']} is not tp={c['tp']}")
     if c["offload_activations"]:
         found.append("DeepSpeed JSON has no activation offload without its own checkpointing; leave out offload-act")
     if c["offload_optimizer"] and int(c["zero_stage"]) < 1:

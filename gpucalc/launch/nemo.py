@@ -89,7 +89,6 @@ def overrides(launch: Launch) -> dict[str, Any]:
     group = c["shard_group"]
     if group and group != launch.replicas:
         values["ddp.num_distributed_optimizer_instances"] = launch.replicas // group
-    values["ddp.grad_reduce_in_fp32"] = launch.gradient_bytes > 2
     values["mixed_precision"] = MIXED_PRECISION[c["precision"]]
     if c["recompute"] == "none":
         values["model.recompute_granularity"] = "null"
@@ -121,6 +120,10 @@ def start(launch: Launch) -> Start:
     comments = list(launch.comments)
     if preset not in SETTLED:
         comments.append("the recipe is named as in Megatron-Bridge 0.3.1; later releases add GPUs and precision to it")
+    if launch.gradient_bytes <= 2:
+        comments.append(
+            "Megatron-Bridge reduces gradients in fp32, where the estimate took bf16: 2 bytes a parameter more"
+        )
     comments.append("data and number of steps are placeholders")
     result = Start("", program, environment=base.environment, comments=tuple(comments))
     result.text = script(launch, result)

@@ -304,7 +304,7 @@ class _Reader:
             judged |= {"heads": model.heads, "kv_heads": model.kv_heads, "latent": model.is_mla}
             judged |= {"experts": model.experts, "tied": model.tied_embeddings}
             if model.experts:
-                cells["etp"] = etp if cells["ep"] > 1 else 1
+                cells["etp"] = etp if cells["ep"] > 1 else cells["tp"]
         judged["etp"] = etp
         replicate = self.whole("parallelism.data_parallel_replicate_degree", 1)
         if "dp" in cells:

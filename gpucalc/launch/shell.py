@@ -198,7 +198,7 @@ def _text(part: Part, script: Script) -> str:
         value = (script.arrays[name] or [""])[0]
     unset = value is None or (value == "" and operator.startswith(":"))
     if operator.endswith(("-", "=")) and unset:
-        return "".join(_text(piece, script) for piece in Lexer(word).parts())
+        return "".join(_text(piece, script) for piece in Lexer(word).everything())
     if operator.endswith("+"):
         return "" if unset else word
     return mark(name) if value is None else value

@@ -153,6 +153,17 @@ class Lexer:
                 self.at = end
         return word
 
+    def everything(self) -> Word:
+        """All of the text as one word, blanks and operators included."""
+        word: Word = []
+        while self.at < len(self.text):
+            before = self.at
+            word += self.parts()
+            if self.at == before:
+                word.append(Part(self.peek()))
+                self.at += 1
+        return word
+
     def _double_quoted(self, word: Word) -> None:
         word.append(Part("", quoted=True))
         while self.at < len(self.text):

@@ -133,6 +133,8 @@ def problems(launch: Launch, *, recipe: bool = False) -> list[str]:
     allowed = RECIPE_PRECISIONS if recipe else PRECISIONS
     if c["precision"] not in allowed:
         found.append(f"precision {c['precision']} is not written for torchtitan; it takes {', '.join(allowed)}")
+    if launch.model.experts and c["ep"] == 1 and c["etp"] != c["tp"]:
+        found.append(f"torchtitan splits experts over tp={c['tp']} where ep is 1, not over etp={c['etp']}")
     if c["cp"] > 1 and c["cp_kind"] == "ulysses":
         found.append("torchtitan has no Ulysses context parallelism; write ring or ag")
     if c["recompute"] == "full" and c["recompute_layers"]:
@@ -235,7 +237,7 @@ def sections(launch: Launch) -> dict[str, dict[str, Any]]:
     if pipelined:
         parallelism["pipeline_parallel_microbatch_size"] = c["micro_batch"]
     if launch.model.experts:
-        # etp has no effect without expert parallelism: torchtitan then runs experts whole.
+        # Without expert parallelism it has no effect: experts are then split over tp (apply_moe_ep_tp).
         parallelism["expert_tensor_parallel_degree"] = c["etp"] if c["ep"] > 1 else 1
     checkpoint: dict[str, Any] = {"mode": c["recompute"]}
     if c["recompute"] == "selective":
