@@ -39,7 +39,7 @@ SERVING_COLUMNS = (
     Column("kv_precision", "text", "format of the cache", "the engine's"),
     Column("isl", "number", "mean tokens of a prompt", "must be stated"),
     Column("osl", "number", "mean tokens of an answer", "must be stated"),
-    Column("concurrency", "number", "requests in the system, over all replicas (closed loop)", "one of concurrency, rate"),
+    Column("concurrency", "number", "requests in the system, over all replicas (closed loop)", "as many as fit, unless rate is stated"),
     Column("rate", "number", "requests per second that arrive, over all replicas (open loop)", "closed loop"),
     Column("framework", "text", "engine: vllm, sglang, trtllm", "neutral"),
     _int("chunk_tokens", "most tokens of prompts in one pass", "the engine's"),

@@ -100,8 +100,6 @@ def resolve_serving(cells: Mapping[str, Any], db: Database, fabric: str | None =
     for name in ("isl", "osl"):
         if cells.get(name) is None:
             problems.append(f"{name} is not stated")
-    if cells.get("concurrency") is None and cells.get("rate") is None:
-        problems.append("neither concurrency nor rate is stated")
     if model is None or cluster is None or engine is None or problems:
         raise UsageError(*problems)
     full = _complete(stated, model, cluster, engine, problems)
@@ -117,7 +115,7 @@ def resolve_serving(cells: Mapping[str, Any], db: Database, fabric: str | None =
         **_layout_columns(full, model),
         "memory_rule": float(engine.memory_rule == "free"),
     }
-    for name in ("chunk_tokens", "memory_share"):
+    for name in ("chunk_tokens", "memory_share", "max_seqs"):
         if full.get(name) is not None:
             columns[name] = float(full[name])
     return ServingJob(full, columns, model, cluster, engine, tuple(dict.fromkeys(notes)))
@@ -256,7 +254,7 @@ def _layout_columns(cells: Mapping[str, Any], model: Model) -> dict[str, float]:
         "concurrency": float(cells.get("concurrency") or 0),
         "rate": float(cells.get("rate") or 0),
         "open_loop": float(cells.get("rate") is not None),
-        "max_seqs": float(cells.get("max_seqs") or 1e9),
+        "fills": float(cells.get("concurrency") is None and cells.get("rate") is None),
         "prefix_hit": float(cells.get("prefix_hit") or 0),
         "draft_tokens": draft,
         "acceptance": float(cells.get("acceptance") or (DEFAULT_ACCEPTANCE if draft else 0.0)),

@@ -69,9 +69,10 @@ def _estimate(columns: Columns, trace: bool) -> Ledger:
 def _batch(ledger: Ledger) -> None:
     """Sequences that decode together on one attention rank: those in the system, as far as the cache holds them."""
     c = ledger.columns
-    wanted = ledger.keep("symbol/wanted", c["concurrency"] / c["decode_ranks"])
     holds = np.where(c["memory_rule"] > 0, ledger["memory/sequences"], ledger["memory/sequences-mean"])
     limit = ledger.keep("memory/batch-limit", np.maximum(np.minimum(holds, c["max_seqs"]), 1.0))
+    c.define("concurrency", np.where(c["fills"] > 0, limit * c["decode_ranks"], c["concurrency"]))
+    wanted = ledger.keep("symbol/wanted", c["concurrency"] / c["decode_ranks"])
     batch = ledger.keep("symbol/batch", np.minimum(np.maximum(wanted, np.where(c["open_loop"] > 0, 0.0, 1.0)), limit))
     c.define("batch", batch)
     c.define("decoding", np.maximum(batch / c["pp"], 1.0))
