@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import queue
+import re
 import time
 import uuid
 import zlib
@@ -18,6 +19,7 @@ from gpucalc.sweep import Feed, Runner, Tally, Told, data_fingerprint
 from gpucalc.sweep_rows import Outcome, cell_lines, failed_cell
 from gpucalc.sweep_spec import Spec, single
 
+_ADDRESS = re.compile(r"(\w+://)?[^/\s]+:\d+")
 CONNECT = 10  # seconds in which a scheduler must answer
 GRACE = 60.0  # seconds without a worker or a scheduler after which a sweep stops
 PAUSE = 1.0  # seconds between two questions after the workers
@@ -60,8 +62,12 @@ def connect(address: str) -> Any:
         from distributed import Client
     except ImportError:
         raise UsageError("--scheduler needs distributed: pip install 'gpucalc[dask]'") from None
+    if not _ADDRESS.fullmatch(address):
+        raise UsageError(f"--scheduler is {address!r}, expected an address such as tcp://host:8786")
     # What its log would say of lost workers and connections is said in our words.
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    for name in list(logging.root.manager.loggerDict):
+        if name.split(".")[0] in {"distributed", "tornado", "asyncio"}:
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     try:
         client = Client(address, timeout=CONNECT, set_as_default=False)
     except (OSError, ValueError, ImportError, RuntimeError) as error:

@@ -146,7 +146,10 @@ def _footer(tally: Any, total: int, path: Path | None, seconds: float, resumed: 
         + f" in {seconds:.1f} s{rate}",
     ]
     if tally.lost_workers:
-        lines.append(f"{tally.lost_workers:,} workers were lost; their cells were done by others")
+        said = (
+            "1 worker was lost; its" if tally.lost_workers == 1 else f"{tally.lost_workers:,} workers were lost; their"
+        )
+        lines.append(f"{said} cells were done by others")
     return lines
 
 
