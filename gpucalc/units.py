@@ -46,6 +46,13 @@ SecondsPerSqrtByte = Annotated[Array, Unit("s/√B", second=1)]  # homogeneity i
 Count = Annotated[Array, Unit("")]  # ranks, layers, tokens, elements
 Ratio = Annotated[Array, Unit("")]  # a share or factor
 Flag = Annotated[Array, Unit("")]  # 0 or 1
+Watts = Annotated[Array, Unit("W")]  # watt, dollar and gram are units of their own: nothing rescales them
+Joules = Annotated[Array, Unit("J", second=1)]
+Dollars = Annotated[Array, Unit("USD")]
+DollarsPerSecond = Annotated[Array, Unit("USD/s", second=-1)]
+DollarsPerJoule = Annotated[Array, Unit("USD/J", second=-1)]
+Grams = Annotated[Array, Unit("g")]
+GramsPerJoule = Annotated[Array, Unit("g/J", second=-1)]
 
 _PREFIX = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
@@ -127,7 +134,7 @@ def scale_for(largest: float, unit: str) -> tuple[float, str]:
     if unit == "s":
         steps = [(1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")]
         return next(((f, u) for f, u in steps if abs(largest) >= f), (1.0, "s"))
-    if unit in {"B/s", "FLOP/s", "FLOP"}:
+    if unit in {"B/s", "FLOP/s", "FLOP", "W"}:
         steps = [(f, p + unit) for p, f in reversed(list(_PREFIX.items())) if p not in {"", "K"}]
         return next(((f, u) for f, u in steps if abs(largest) >= f), (1.0, unit))
     return 1.0, unit

@@ -1,0 +1,249 @@
+"""Failures and goodput: how often a job is interrupted, when to save, and what share of the time is useful.
+
+Symbols: M mean time between interruptions of the job, w time that a save blocks, T useful work between two saves,
+T* the best such interval, d detection, R restart, n GPUs, φ share of the time that saves may take.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpucalc.formula import formula
+from gpucalc.units import Bytes, BytesPerSecond, Count, PerSecond, Ratio, Seconds
+
+
+@formula(symbol="n_eff", cite="kokolis2024", valid="n_gpus >= 1; small_job_factor >= 1")
+def failing_gpus(n_gpus: Count, small_job_factor: Ratio, small_job_gpus: Count) -> Count:
+    """GPUs that a job fails like: small jobs fail oftener than their nodes, from causes that node rates leave out.
+
+    Up to `small_job_gpus` a job fails like one of `small_job_factor` times the GPUs, but no oftener than one of
+    `small_job_gpus`; larger jobs fail like their nodes.
+
+    >>> [float(failing_gpus(n, 3.7, 4096.0)) for n in (100.0, 2048.0, 16384.0)]
+    [370.0, 4096.0, 16384.0]
+    """
+    return np.maximum(n_gpus, np.minimum(small_job_factor * n_gpus, small_job_gpus))
+
+
+@formula(symbol="M", cite="kokolis2024", valid="independent failures at a constant rate")
+def job_mtbf(failing_gpus: Count, gpu_failure_rate: PerSecond) -> Seconds:
+    """Mean time between interruptions of a job: 1/(n·r).
+
+    >>> round(float(job_mtbf(16384.0, 6.5e-3 / 8 / 86400)) / 3600, 2)
+    1.8
+    """
+    return 1 / (failing_gpus * gpu_failure_rate)
+
+
+@formula(symbol="C", cite="gpucalc-counting", valid="")
+def checkpoint_size(parameters: Count, state_bytes: Bytes) -> Bytes:
+    """Bytes of one checkpoint: weights, fp32 master copy and two moments of every parameter.
+
+    >>> round(float(checkpoint_size(405.85e9, 14.0)) / 2**30, 1)
+    5291.7
+    """
+    return parameters * state_bytes
+
+
+@formula(symbol="C/B", cite="gpucalc-counting", valid="bandwidth > 0")
+def transfer_time(size: Bytes, bandwidth: BytesPerSecond) -> Seconds:
+    """Time to move bytes at a rate.
+
+    >>> float(transfer_time(2.3e12, 57.5e9))
+    40.0
+    """
+    return size / bandwidth
+
+
+@formula(symbol="w", cite="gpucalc-counting", valid="asynchronous is 0 or 1")
+def blocking_time(persist_time: Seconds, staging_time: Seconds, asynchronous: Ratio) -> Seconds:
+    """Time that a save stops the job: writing it out, or (asynchronous) only the copy to the host's memory.
+
+    >>> float(blocking_time(40.0, 0.5, 0.0)), float(blocking_time(40.0, 0.5, 1.0))
+    (40.0, 0.5)
+    """
+    return persist_time + asynchronous * (staging_time - persist_time)
+
+
+@formula(symbol="T_Young", cite="young1974", valid="blocking much smaller than mtbf")
+def young_interval(blocking: Seconds, mtbf: Seconds) -> Seconds:
+    """First-order best interval between checkpoints: √(2wM).
+
+    >>> float(young_interval(50.0, 10000.0))
+    1000.0
+    """
+    return np.sqrt(2 * blocking * mtbf)
+
+
+@formula(symbol="T_Daly", cite="daly2006", valid="blocking > 0")
+def daly_interval(blocking: Seconds, mtbf: Seconds) -> Seconds:
+    """Higher-order best interval, M itself where a save takes twice that or more.
+
+    >>> round(float(daly_interval(50.0, 10000.0)), 1), float(daly_interval(300.0, 100.0))
+    (966.9, 100.0)
+    """
+    ratio = np.sqrt(blocking / (2 * mtbf))
+    return np.where(
+        blocking < 2 * mtbf,
+        np.sqrt(2 * blocking * mtbf) * (1 + ratio / 3 + ratio**2 / 9) - blocking,
+        mtbf,
+    )
+
+
+@formula(symbol="T'", cite="daly2006", valid="interval above the root; Newton's method falls to it")
+def newton_interval(interval: Seconds, blocking: Seconds, mtbf: Seconds) -> Seconds:
+    """One step of Newton's method towards T/M = 1 - e^(-(T+w)/M), where the exact goodput is largest.
+
+    >>> round(float(newton_interval(1000.0, 50.0, 10000.0)), 1)
+    967.4
+    """
+    left = np.exp(-(interval + blocking) / mtbf)
+    return interval - (interval / mtbf - 1 + left) * mtbf / (1 - left)
+
+
+@formula(symbol="T*", cite="daly2006", valid="exponential failures; blocking > 0")
+def best_interval(blocking: Seconds, mtbf: Seconds) -> Seconds:
+    """The interval that maximises the exact goodput, by four steps of Newton's method from Young's.
+
+    >>> round(float(best_interval(50.0, 10000.0)), 1), round(float(best_interval(1e6, 100.0)), 1)
+    (966.9, 100.0)
+    """
+    second = newton_interval(newton_interval(young_interval(blocking, mtbf), blocking, mtbf), blocking, mtbf)
+    return newton_interval(newton_interval(second, blocking, mtbf), blocking, mtbf)
+
+
+@formula(symbol="T", cite="wang2023", valid="asynchronous is 0 or 1")
+def feasible_interval(interval: Seconds, persist_time: Seconds, asynchronous: Ratio) -> Seconds:
+    """The interval, no shorter than an asynchronous save needs to reach the store.
+
+    >>> float(feasible_interval(10.0, 40.0, 1.0)), float(feasible_interval(10.0, 40.0, 0.0))
+    (40.0, 10.0)
+    """
+    return np.maximum(interval, asynchronous * persist_time)
+
+
+@formula(symbol="d+R", cite="wang2023", valid="")
+def recovery_time(
+    detection: Seconds, restart: Seconds, load_time: Seconds, persist_time: Seconds, asynchronous: Ratio
+) -> Seconds:
+    """Time lost by a failure beside half an interval: detection, restart, loading, and work newer than the last save.
+
+    >>> float(recovery_time(60.0, 300.0, 20.0, 40.0, 1.0)), float(recovery_time(60.0, 300.0, 20.0, 40.0, 0.0))
+    (420.0, 380.0)
+    """
+    return detection + restart + load_time + asynchronous * persist_time
+
+
+@formula(symbol="G", cite="daly2006", valid="exponential failures, also during saves and restarts")
+def goodput(interval: Seconds, blocking: Seconds, recovery: Seconds, mtbf: Seconds) -> Ratio:
+    """Share of the time that is useful: T/(M·e^((d+R)/M)·(e^((T+w)/M) - 1)).
+
+    >>> round(float(goodput(654.0, 20.0, 360.0, 3.09 * 3600)), 3)
+    0.911
+    """
+    return interval / (mtbf * np.exp(recovery / mtbf) * np.expm1((interval + blocking) / mtbf))
+
+
+@formula(symbol="G_1", cite="kokolis2024", valid="lost time per failure well below mtbf")
+def small_loss_goodput(interval: Seconds, blocking: Seconds, recovery: Seconds, mtbf: Seconds) -> Ratio:
+    """The same to first order: (1 - (d+R+(T+w)/2)/M)/(1+w/T).
+
+    >>> round(float(small_loss_goodput(654.0, 20.0, 360.0, 3.09 * 3600)), 3)
+    0.91
+    """
+    return (1 - (recovery + (interval + blocking) / 2) / mtbf) / (1 + blocking / interval)
+
+
+@formula(symbol="(d+R+T/2)/M", cite="kokolis2024", valid="")
+def lost_share(interval: Seconds, recovery: Seconds, mtbf: Seconds) -> Ratio:
+    """What failures cost to first order, as a share of the time; above a quarter closed forms and simulations part.
+
+    >>> float(lost_share(200.0, 300.0, 4000.0))
+    0.1
+    """
+    return (recovery + interval / 2) / mtbf
+
+
+@formula(symbol="t", cite="gpucalc-counting", valid="useful_share > 0")
+def elapsed_time(useful_time: Seconds, useful_share: Ratio) -> Seconds:
+    """Time of the whole run from the time that its steps take.
+
+    >>> float(elapsed_time(90.0, 0.9))
+    100.0
+    """
+    return useful_time / useful_share
+
+
+@formula(symbol="n_f", cite="gpucalc-counting", valid="")
+def expected_failures(elapsed: Seconds, mtbf: Seconds) -> Count:
+    """Interruptions of a run.
+
+    >>> round(float(expected_failures(54 * 86400.0, 3.09 * 3600)))
+    419
+    """
+    return elapsed / mtbf
+
+
+@formula(symbol="C/(φT)", cite="gpucalc-counting", valid="0 < stall_share <= 1")
+def save_bandwidth(size: Bytes, interval: Seconds, stall_share: Ratio) -> BytesPerSecond:
+    """Rate at which a save must be written: in a share of the interval (blocking), or in all of it (share 1).
+
+    >>> round(float(save_bandwidth(5.3e12, 1800.0, 0.05)) / 1e9), round(float(save_bandwidth(5.3e12, 1800.0, 1.0)) / 1e9)
+    (59, 3)
+    """
+    return size / (stall_share * interval)
+
+
+@formula(symbol="n·r·t_repair", cite="gpucalc-counting", valid="failed_share: failures that take hardware away")
+def units_under_repair(n_gpus: Count, gpu_failure_rate: PerSecond, repair: Seconds, failed_share: Ratio) -> Count:
+    """Mean number of failed nodes (racks, where a failure takes a rack) that are away for repair.
+
+    >>> round(float(units_under_repair(16384.0, 3.8e-3 / 8 / 86400, 86400.0, 1.0)), 2)
+    7.78
+    """
+    return n_gpus * gpu_failure_rate * repair * failed_share
+
+
+@formula(symbol="s", cite="gpucalc-counting", valid="mean > 0; 0 < availability < 1")
+def fewest_spares(mean: Count, availability: Ratio) -> Count:
+    """Fewest spares that cover the failures under repair with the target probability: those are Poisson.
+
+    Counts the numbers k whose probability P(X <= k) stays below the target.
+
+    >>> float(fewest_spares(7.78, 0.99)), float(fewest_spares(39.9, 0.99))
+    (15.0, 55.0)
+    """
+    k = np.arange(np.ceil(np.max(mean + 10 * np.sqrt(mean))) + 30)
+    terms = np.multiply.outer(np.log(mean), k) - np.cumsum(np.log(np.maximum(k, 1.0)))
+    covered = np.cumsum(np.exp(terms - np.multiply.outer(mean, np.ones_like(k))), axis=-1)
+    return 1.0 * np.sum(covered < np.multiply.outer(availability, np.ones_like(k)), axis=-1)
+
+
+@formula(symbol="(D-1)/D", cite="gpucalc-counting", valid="replicas >= 1")
+def shrunk_throughput(replicas: Count) -> Ratio:
+    """Throughput of a job that goes on without one replica until it is replaced.
+
+    >>> float(shrunk_throughput(8.0))
+    0.875
+    """
+    return (replicas - 1) / replicas
+
+
+@formula(symbol="P_pair", cite="wang2023", valid="failed << nodes; each node's state in its own and one other memory")
+def pair_loss(failed: Count, nodes: Count) -> Ratio:
+    """Chance that simultaneous losses of nodes hit both in-memory copies of some state: k(k-1)/(2(n-1)).
+
+    >>> round(float(pair_loss(2.0, 101.0)), 3)
+    0.01
+    """
+    return np.minimum(failed * (failed - 1) / (2 * np.maximum(nodes - 1, 1)), 1.0)
+
+
+@formula(symbol="Y", cite="gpucalc-counting", valid="")
+def cluster_yield(allocated: Ratio, busy: Ratio, useful_share: Ratio, waiting_share: Ratio, mfu: Ratio) -> Ratio:
+    """Share of the cluster's dense peak that trains the model: allocated × busy × goodput × (1 - straggler) × MFU.
+
+    >>> round(float(cluster_yield(0.98, 1.0, 0.9, 0.05, 0.4)), 4)
+    0.3352
+    """
+    return allocated * busy * useful_share * (1 - waiting_share) * mfu
