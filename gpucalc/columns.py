@@ -214,6 +214,13 @@ KINDS: dict[str, tuple[str, ...]] = {
     "attention": ("pred_time_us", "pred_bound", "pred_error"),
     "collective": ("pred_time_us", "pred_busbw_GBps", "pred_algorithm", "pred_error"),
     "alltoall": ("pred_dispatch_us", "pred_combine_us", "pred_error"),
+    "posttraining": (
+        "pred_peak_mem_gib",
+        "pred_tokens_per_s_per_gpu",
+        "pred_step_time_s",
+        "pred_fit",
+        "pred_error",
+    ),
     "serving": (
         "pred_ttft_ms",
         "pred_ttft_unloaded_ms",

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 COUNTERS = {"allocated": "allocated", "reserved": "reserved", "nvidia-smi": "device"}
 MAX_AUTOMATIC_VPP = 12
+ADAPTER_OPERATIONS = 1.6  # host operations of a layer with adapters over those of a plain one
 WHOLE_LOGIT_BYTES = 10.0  # 16-bit logits, fp32 copy and gradient
 HGX_DOMAIN = 16  # larger scale-up domains are racks
 MOST_HEADS = 4096  # beyond it no divisor of a hidden size is a plausible number of heads
@@ -385,6 +386,9 @@ def software_columns(
         gradient = communicated = 2.0
     optimizer = optimizer_bytes(cells["optimizer"], pure=pure, single=single)
     trains = method == "full"
+    tuning = tuning_columns(cells)
+    # Loss scaling needs fp32 adapters.
+    small = pure or (bool(constants["adapters_16bit"]) and precision != "fp16" and not single)
     if not trains:
         weight = frozen_weight_bytes(cells, model, weight)
     logit = constants["logit_bytes"]
@@ -393,12 +397,13 @@ def software_columns(
     kernel = cells["flash_attention"]
     kernel = profile.defaults["flash_kernel"] if kernel in {"yes", "no"} else kernel
     counter = COUNTERS[cells["mem_counter"]]
+    alone = cells["n_gpus"] == 1
     fused = cells.get("fused_norm")
     factor = constants["activation_factor"]
     if not trains:
-        factor *= constants[
-            "frozen_activation_factor_fp8" if precision in LOW_PRECISION else "frozen_activation_factor"
-        ]
+        kept_inputs = constants["quantised_keeps_inputs"] and tuning["dequantises"]
+        frozen = "frozen_activation_factor_fp8" if precision in LOW_PRECISION else "frozen_activation_factor"
+        factor *= 1.0 if kept_inputs else constants[frozen]
     four_bit = {}
     if precision in {"nvfp4", "mxfp4"}:
         four_bit = {f"gemm_{n}": constants[f"fp4_gemm_{n}"] for n in ("efficiency", "k_half")}
@@ -411,14 +416,15 @@ def software_columns(
         "link_efficiency": constants["training_link_efficiency"],
         "network_efficiency": constants["training_network_efficiency"],
         "weight_bytes": weight,
-        "weight_comm_bytes": 4.0 if single else 2.0,
+        "weight_comm_bytes": 4.0 if single else weight if tuning["dequantises"] else 2.0,
+        "adapter_ratio": constants["lora_operations"] if "lora" in method else ADAPTER_OPERATIONS,
         "gradient_bytes": gradient,
         "gradient_comm_bytes": communicated,
         "optimizer_bytes": optimizer,
         "transfer_bytes": gradient + weight,
         "low_precision": float(precision in LOW_PRECISION),
-        **tuning_columns(cells),
-        "adapter_state_bytes": adapter_state_bytes(cells["optimizer"], pure=pure),
+        **tuning,
+        "adapter_state_bytes": adapter_state_bytes(cells["optimizer"], pure=small),
         "logit_bytes": logit,
         "flash": float(cells["flash_attention"] != "no"),
         "expert_host_ratio": constants["expert_host_ratio" if rack else "expert_host_ratio_hgx"],
@@ -429,7 +435,7 @@ def software_columns(
         **power_columns(device, profile),
         "dropout": float(cells["dropout"]),
         "counter_factor": constants[f"{counter}_factor"],
-        "counter_fixed": constants[f"{counter}_fixed"],
+        "counter_fixed": constants["device_fixed_alone" if counter == "device" and alone else f"{counter}_fixed"],
     }
 
 

@@ -118,6 +118,7 @@ def tuning_columns(cells: Mapping[str, Any]) -> dict[str, float]:
         "adapters": float(adapted),
         "lora_rank": float(cells.get("lora_rank") or LORA_RANK) if adapted else 0.0,
         **{f"lora_on_{name}": float(target in targets) for target, name in names.items()},
+        "scaled_outputs": float(method == "adapter-v2"),
         "trains_embeddings": float(adapted and bool(cells.get("train_embeddings"))),
         "dequantises": float(adapted and kind in QUANTISED and QUANTISED[kind].expands),
         "optimizer_in_backward": float(bool(cells.get("optimizer_in_backward"))),

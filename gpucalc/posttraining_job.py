@@ -29,6 +29,9 @@ def padded_length(mean: float, micro_batch: int, longest: int) -> int:
 def supervised_jobs(tuning: Tuning, db: Database) -> tuple[Job, Job]:
     """The job whose memory and the job whose time stand for a supervised row: the longest and the usual sample."""
     cells = dict(tuning.cells)
+    if tuning.recipe.recompute_if_needed and "recompute" not in cells:
+        fits = predict([resolve({**cells, "recompute": "none"}, db)])[0]["pred_fit"] == "fits"
+        cells["recompute"] = "none" if fits else "full"
     if not tuning.mean_tokens:
         job = resolve(cells, db)
         return job, job

@@ -15,7 +15,8 @@ from gpucalc.columns import INPUT, parse_cell
 from gpucalc.errors import UsageError
 from gpucalc.recipe import Recipe
 
-SUPERVISED = ("sft", "full", "lora", "qlora", "adapter")
+ADAPTERS = ("lora", "qlora", "adapter", "adapter-v2")
+SUPERVISED = ("sft", "full", *ADAPTERS)
 PREFERENCE = ("dpo",)
 REINFORCEMENT = ("ppo", "grpo")
 ALGORITHMS = (*SUPERVISED, *PREFERENCE, *REINFORCEMENT)
@@ -53,7 +54,7 @@ def read_method(text: str) -> tuple[str, dict[str, Any]]:
     """The algorithm a row names, and what the name says of the base and the embeddings.
 
     >>> read_method("qadapter-v2"), read_method("lora+embeddings")
-    (('adapter', {'quantisation': 'nf4'}), ('lora', {'train_embeddings': True}))
+    (('adapter-v2', {'quantisation': 'nf4'}), ('lora', {'train_embeddings': True}))
     """
     word = text.strip().casefold().replace("_", "-").replace("q-lora", "qlora")
     if word in _REINFORCED:
@@ -64,8 +65,8 @@ def read_method(text: str) -> tuple[str, dict[str, Any]]:
         return "full", {}
     extra: dict[str, Any] = {"train_embeddings": True} if "emb" in word else {}
     if word.startswith("qadapter"):
-        return "adapter", {"quantisation": "nf4", **extra}
-    for name in ("qlora", "lora", "adapter"):
+        return word[1:] if word == "qadapter-v2" else "adapter", {"quantisation": "nf4", **extra}
+    for name in ("qlora", "lora", "adapter-v2", "adapter"):
         if word.startswith(name):
             return name, extra
     raise UsageError(f"method is {text!r}; known: sft, lora, qlora, adapter, dpo, ppo, grpo")
@@ -122,6 +123,30 @@ def read_checkpointing(text: str) -> str | None:
     return "selective" if word == "selective" else None
 
 
+# The order in which a published ladder adds its levers; a row of it has all that stand before the one it names.
+LADDER: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("baseline", {"packed": False, "framework": "torchtune eager", "recompute": "none", "chunked_loss": False,
+      "optimizer_in_backward": False}),
+    ("packed dataset", {"packed": True}),
+    ("compile", {"framework": "torchtune"}),
+    ("chunked", {"chunked_loss": True}),
+    ("activation checkpointing", {"recompute": "full"}),
+    ("optimizer in backward", {"optimizer_in_backward": True}),
+    ("activation offload", {"offload_activations": True}),
+    ("8-bit adam", {"optimizer": "adam8bit"}),
+)
+
+
+def read_ladder(notes: str) -> dict[str, Any]:
+    """Settings of one row of a ladder of levers: the last lever that its notes name, and all before it."""
+    folded = notes.casefold().replace("fuse optimizer step into backward", "optimizer in backward")
+    reached = max((i for i, (word, _) in enumerate(LADDER) if word in folded.replace("offloading", "offload")), default=-1)
+    found: dict[str, Any] = {}
+    for _, cells in LADDER[: reached + 1]:
+        found.update(cells)
+    return found
+
+
 def read_notes(text: str) -> dict[str, Any]:
     """Settings that the notes of a row state: packing, levers, nodes, what a step is."""
     folded = text.casefold()
@@ -140,6 +165,8 @@ def read_notes(text: str) -> dict[str, Any]:
         found["optimizer"] = "adam8bit"
     if "per micro-step" in folded:
         found["per_micro_step"] = True
+    if "cumulative" in folded and "(packed" not in folded:
+        found.update(read_ladder(folded))
     nodes = re.search(r"(\d+) node\(s\) x (\d+) gpu", folded)
     if nodes:
         found["gpus_per_node"] = int(nodes[2])
@@ -211,6 +238,8 @@ def read_tuning(record: Mapping[str, str], choose: Any) -> Tuning:
     text = {name: (value or "").strip() for name, value in record.items() if isinstance(value, str)}
     recipe: Recipe = choose(text.get("framework") or text.get("source") or "")
     notes = read_notes(text.get("notes", ""))
+    if recipe.packed and "packed" not in notes:
+        notes["packed"] = True
     method, extra = _collected(problems, read_method, text.get("method", "")) or ("full", {})
     cells: dict[str, Any] = {
         **read_optimizer(text.get("optimizer", "")),
@@ -241,7 +270,7 @@ def read_tuning(record: Mapping[str, str], choose: Any) -> Tuning:
     flash = text.get("flash_attn", "").casefold()
     if flash.startswith("no"):
         cells["flash_attention"] = "no"
-    adapted = method in {"lora", "qlora", "adapter"}
+    adapted = method in ADAPTERS
     cells["method"] = method if adapted else "full"
     _defaults(cells, recipe, adapted)
     if "accumulation" in batch:
@@ -270,6 +299,10 @@ def _defaults(cells: dict[str, Any], recipe: Recipe, adapted: bool) -> None:
     """Fill what the row leaves empty from the recipe; cells of adapters only where there are any."""
     only_adapters = {"lora_rank", "lora_targets", "quantisation"}
     stated = {**recipe.cells, **(recipe.sharded if cells.get("zero_stage") == 3 else {})}
+    if not adapted:
+        stated |= {**recipe.full, **(recipe.full_alone if (cells.get("n_gpus") or 1) == 1 else {})}
+    elif (cells.get("n_gpus") or 1) > 1:
+        stated |= recipe.many
     for name, value in stated.items():
         if name in only_adapters and not adapted:
             continue

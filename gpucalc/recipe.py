@@ -21,7 +21,11 @@ DEFAULT = "trainer"
 
 @dataclass(frozen=True)
 class Recipe:
-    """Defaults of one family of scripts; `sharded` replaces cells when the weights are sharded over GPUs.
+    """Defaults of one family of scripts: `cells`, and what replaces them in some jobs.
+
+    `sharded`: weights sharded over GPUs; `full`: no adapters, `full_alone`: nor
+    other GPUs; `many`: adapters on several GPUs.
+    `recompute_if_needed`: activations are recomputed in all layers or, where they fit, in none.
 
     `mean_sample` and `longest_sample` are tokens of the usual data set; 0: every sequence is full.
     """
@@ -37,6 +41,10 @@ class Recipe:
     longest_sample: int
     cells: Mapping[str, Any] = field(default_factory=dict)
     sharded: Mapping[str, Any] = field(default_factory=dict)
+    full: Mapping[str, Any] = field(default_factory=dict)
+    full_alone: Mapping[str, Any] = field(default_factory=dict)
+    many: Mapping[str, Any] = field(default_factory=dict)
+    recompute_if_needed: bool = False
 
 
 @functools.lru_cache(maxsize=32)
@@ -57,6 +65,10 @@ def load_recipe(name: str, dirs: tuple[Path, ...]) -> Recipe:
             int(raw.get("longest_sample", 0)),
             dict(raw.get("cells", {})),
             dict(raw.get("sharded", {})),
+            dict(raw.get("full", {})),
+            dict(raw.get("full_alone", {})),
+            dict(raw.get("many", {})),
+            bool(raw.get("recompute_if_needed", False)),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"{path.name}: not a recipe ({error!r})") from None

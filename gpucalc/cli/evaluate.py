@@ -20,7 +20,7 @@ Evaluator = Callable[[list[dict[str, str]]], list[dict[str, Any]]]
 def evaluate(
     file: Annotated[str, typer.Argument(metavar="[FILE|-]", help="CSV, JSON lines or a JSON array.")] = "-",
     kind: Annotated[
-        str, typer.Option("--kind", metavar="KIND", help="training, gemm, attention, collective, alltoall or serving.")
+        str, typer.Option("--kind", metavar="KIND", help="training, gemm, attention, collective, alltoall, serving or posttraining.")
     ] = "training",
     form: Annotated[
         Optional[str],
@@ -145,6 +145,10 @@ def _evaluator(kind: str, db: Any, profile: str | None, fabric: str | None, caus
         from gpucalc.serving_job import evaluate_serving
 
         return lambda records: evaluate_serving(records, db)
+    if kind == "posttraining":
+        from gpucalc.posttraining_job import evaluate_posttraining
+
+        return lambda records: evaluate_posttraining(records, db)
     if kind in {"gemm", "attention"}:
         from gpucalc.estimate import kernels
 

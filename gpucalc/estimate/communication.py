@@ -155,6 +155,8 @@ def add_data_parallel(ledger: Ledger) -> None:
     """
     c = ledger.columns
     trained = c["trains_base"]
+    # A flat parameter that holds frozen weights beside adapters has gradients of its whole size.
+    flat = np.maximum(trained, c["gathers_model"] * c["adapters"])
     mixture = c["moe_layers"] > 0
     groups = {
         "dense": (c["replicas"], c["shards"], c["tp"]),
@@ -194,7 +196,7 @@ def add_data_parallel(ledger: Ledger) -> None:
         ledger.add(
             f"fsdp/{name}/reduce-scatter",
             collectives.reduce_scatter_time,
-            message=per_layer * trained * c["gradient_comm_bytes"],
+            message=per_layer * flat * c["gradient_comm_bytes"],
             **sharers,
         )
     for collective in ("all-reduce", "reduce-scatter", "all-gather", "copies"):

@@ -12,6 +12,7 @@ from gpucalc.ledger import Ledger
 from gpucalc.vocabulary import SCHEDULES
 
 STAGES = ("first", "second", "last")
+RESIDUAL_BYTES = 8.0  # per token and hidden unit: inputs and outputs of both norms in 16 bit
 PARTS = ("weights", "gradients", "optimizer", "adapters", "activations", "working", "logits", "gather")
 
 
@@ -90,11 +91,12 @@ def add_states(ledger: Ledger) -> None:
         for what in ("weights", "gradients", "optimizer"):
             ledger.total(f"memory/{stage}/{what}", *[f"memory/{stage}/{what}/{kind}" for kind in groups])
         ledger.total(f"memory/{stage}/states", *[f"memory/{stage}/{w}" for w in ("weights", "gradients", "optimizer")])
+    gathered = np.where(c["gathers_model"] > 0, c["longest"], 1.0)
     ledger.add(
         "memory/gather",
         memory.gathered_memory,
         zero_stage=np.where(c["shards"] > 1, c["zero_stage"], 0.0),
-        layer_parameters=ledger["layer/parameters/dense"] + ledger["layer/parameters/experts"],
+        layer_parameters=(ledger["layer/parameters/dense"] + ledger["layer/parameters/experts"]) * gathered,
         embedding_parameters=(c["embedding_parameters"] + c["head_parameters"]) / c["tp"],
         gather_bytes=c["weight_comm_bytes"] + 2.0 * c["trains_base"],
     )
@@ -116,6 +118,7 @@ def add_layer_activations(ledger: Ledger) -> None:
         hidden=c["hidden"] * c["blocks"],
         qkv=c["mixer_in"],
         attention_columns=c["mixer_out"],
+        residual_bytes=RESIDUAL_BYTES + c["norm_bytes"] * c["gated"],
     )
     ledger.add("layer/memory/scores-per-layer", memory.score_activations)
     ledger.add(
@@ -125,7 +128,11 @@ def add_layer_activations(ledger: Ledger) -> None:
         times=c["attention_layers"] / c["layers"],
     )
     ledger.add("layer/memory/routed", memory.routed_activations)
-    ledger.total("layer/memory/whole", "layer/memory/tensors", "layer/memory/routed")
+    parts = ["layer/memory/tensors", "layer/memory/routed"]
+    if np.any(c["scaled_outputs"] > 0):
+        ledger.add("layer/memory/scaled", adapters.scaled_output_activations)
+        parts.append("layer/memory/scaled")
+    ledger.total("layer/memory/whole", *parts)
     ledger.total("layer/memory/unrecomputed", "layer/memory/whole", "layer/memory/scores")
     ledger.add("layer/memory/checkpoint", memory.checkpoint_activations)
     ledger.add("layer/memory/logits", memory.logits_memory)
@@ -213,7 +220,8 @@ def add_memory(ledger: Ledger) -> None:
     ledger.add("memory/capacity", memory.tensor_capacity)
     for name in ("none", "full"):
         for stage in STAGES:
-            ledger.total(f"memory/{stage}/{name}", *_stage_parts(stage, name))
+            _freed(ledger, stage, name)
+            ledger.total(f"memory/{stage}/{name}", *_stage_parts(ledger, stage, name))
         ledger.maximum(f"recompute/{name}", *[f"memory/{stage}/{name}" for stage in STAGES])
     needed = ledger.add(
         "recompute/needed",
@@ -238,7 +246,8 @@ def add_memory(ledger: Ledger) -> None:
     for stage in STAGES:
         _activations(ledger, stage, "chosen")
         ledger.choose(f"passing/{stage}/chosen", recomputes, {0: f"passing/{stage}/none", 1: f"passing/{stage}/full"})
-        ledger.total(f"memory/{stage}/chosen", *_stage_parts(stage, "chosen"))
+        _freed(ledger, stage, "chosen")
+        ledger.total(f"memory/{stage}/chosen", *_stage_parts(ledger, stage, "chosen"))
     ledger.maximum("memory/raw", *[f"memory/{stage}/chosen" for stage in STAGES])
     ledger.add("memory/fill", memory.memory_fill, raw=ledger["memory/raw"], capacity=ledger["memory/capacity"])
     ledger.add(
@@ -265,14 +274,39 @@ def add_memory_detail(ledger: Ledger) -> None:
         {0: "layer/memory/working/none", 1: "layer/memory/working/full"},
     )
     ledger.add("memory/logits", memory.logits_excess, passing=ledger["memory/passing"], working=working)
-    ledger.total("memory/parts", *[f"memory/{part}" for part in PARTS])
+    parts = [f"memory/{part}" for part in PARTS]
+    if "shared/first/chosen" in ledger:
+        ledger.choose("memory/shared", worst, {i: f"shared/{stage}/chosen" for i, stage in enumerate(STAGES)})
+        parts.append("memory/shared")
+    ledger.total("memory/parts", *parts)
 
 
-def _stage_parts(stage: str, name: str) -> tuple[str, ...]:
-    return (
+def _freed(ledger: Ledger, stage: str, name: str) -> None:
+    """Store what gradients and activations share: without accumulation one comes as the other goes."""
+    c = ledger.columns
+    freed = c["gradients_freed"] * (c["micro_batches"] == 1) * (c["pp"] == 1)
+    if np.any(freed > 0):
+        kinds = {kind: ledger[f"layer/memory/working/{kind}"] for kind in ("none", "full")}
+        chosen = np.where(ledger["symbol/full_share"] > 0, kinds["full"], kinds["none"]) if name == "chosen" else None
+        working = kinds.get(name, chosen)
+        ledger.add(
+            f"shared/{stage}/{name}",
+            memory.shared_by_gradients,
+            gradients=ledger[f"memory/{stage}/gradients"],
+            activations=ledger[f"activations/{stage}/{name}"],
+            passing=ledger[f"passing/{stage}/{name}"],
+            working=working,
+            freed=freed,
+        )
+
+
+def _stage_parts(ledger: Ledger, stage: str, name: str) -> tuple[str, ...]:
+    parts = (
         f"memory/{stage}/states",
         "memory/adapters",
         "memory/gather",
         f"activations/{stage}/{name}",
         f"passing/{stage}/{name}",
     )
+    shared = f"shared/{stage}/{name}"
+    return (*parts, shared) if shared in ledger else parts

@@ -105,3 +105,23 @@ def tuned_parameters(
     (32000000.0, 1232000000.0)
     """
     return adapter_parameters * longest + trains_embeddings * (embedding_parameters + head_parameters) / tp
+
+
+@formula(symbol="A_scaled", cite="gao2023", valid="every linear layer has a trained scale and bias")
+def scaled_output_activations(
+    scaled_outputs: Flag,
+    tokens: Count,
+    hidden: Count,
+    qkv: Count,
+    feed_forward: Count,
+    gated: Flag,
+    sequence_ranks: Count,
+    stored_bytes: Bytes = 2.0,
+) -> Bytes:
+    """Bytes of the outputs of all linear layers, which a trained scale needs in the backward pass.
+
+    >>> float(scaled_output_activations(1, 10, 100, 300, 400, 1, 1))
+    26000.0
+    """
+    columns = qkv + 2 * hidden / sequence_ranks + (1 + gated) * feed_forward
+    return scaled_outputs * stored_bytes * tokens * columns

@@ -218,6 +218,18 @@ def logits_excess(passing: Bytes, working: Bytes) -> Bytes:
     return passing - working
 
 
+@formula(symbol="-min(M_g, M_act+M_pass-M_work)", cite="lv2023", valid="one micro-batch a step, gradients freed after it")
+def shared_by_gradients(gradients: Bytes, activations: Bytes, passing: Bytes, working: Bytes, freed: Flag) -> Bytes:
+    """Bytes, as a negative part, that gradients and activations do not hold at once when gradients are freed each step.
+
+    The peak is at the loss (all activations, no gradient) or at the end of the backward pass (all gradients).
+
+    >>> float(shared_by_gradients(6.0, 20.0, 4.0, 1.0, 1)), float(shared_by_gradients(6.0, 20.0, 4.0, 1.0, 0))
+    (-6.0, -0.0)
+    """
+    return -freed * np.minimum(gradients, np.maximum(activations + passing - working, 0.0))
+
+
 @formula(symbol="M_reserve", cite="gpucalc-calibration", valid="fragmentation >= 1")
 def reserve_memory(raw: Bytes, fragmentation: Ratio, fixed: Bytes) -> Bytes:
     """What a counter shows beyond `raw` bytes of tensors: allocator rounding and fixed buffers of libraries.
