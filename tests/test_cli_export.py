@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -109,3 +111,15 @@ def test_what_is_missing_beside_a_file_is_asked_for() -> None:
     said = gpucalc("eval", "--from", "megatron", str(DATA / "megatron_8b_8gpu.sh"))
     assert said.status == 2
     assert "--gpu h100-sxm-80gb" in said.err
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys; sys.argv = ['gpucalc', 'export', '--help']\n"
+        "from gpucalc.cli import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "print(sorted({'numpy', 'pandas', 'tabulate'} & set(sys.modules)), file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stderr.strip().splitlines()[-1] == "[]"
+    assert "--launcher" in done.stdout

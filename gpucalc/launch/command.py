@@ -70,18 +70,18 @@ class Command:
                 return place + 1
         return -1 if self.words and self.words[0].startswith("-") else 0
 
-    def flags(self, multiple: Collection[str] = (), short: bool = False) -> Iterator[tuple[str, list[str]]]:
-        """(flag, its values) after the program; a flag in `multiple` takes several values."""
+    def flags(self, single: Collection[str] = ()) -> Iterator[tuple[str, list[str]]]:
+        """(flag, its values) after the program; a flag in `single` takes at most one, others as many as follow."""
         flag: str | None = None
         values: list[str] = []
         stray = []
         for word in self.words[self._program() + 1 :]:
-            if word.startswith("--") or (short and re.fullmatch(r"-[a-z]+", word)):
+            if word.startswith("--"):
                 if flag is not None:
                     yield flag, values
                 flag, equals, value = word.partition("=")
                 values = [value] if equals else []
-            elif flag is not None and (flag in multiple or not values):
+            elif flag is not None and (flag not in single or not values):
                 values.append(word)
             else:
                 stray.append(word)

@@ -92,6 +92,8 @@ def torchtitan(c: Cells, *, recipe: bool = False) -> list[str]:
         shards = int(c.get("dp_shard") or c.get("dp") or 1) * cp * tp
         if shards % (ep * etp):
             problems.append(f"ep·etp = {ep * etp} does not divide dp_shard·cp·tp = {shards}")
+    if cp > 1 and c.get("latent") and not recipe:
+        problems.append(f"torchtitan's latent attention is FlexAttention, which has no context parallelism (cp={cp})")
     if pp > 1 and c.get("tied"):
         problems.append("torchtitan splits no model with tied embeddings into pipeline stages")
     return problems

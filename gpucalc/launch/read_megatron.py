@@ -101,7 +101,7 @@ _SILENT = re.compile(
     r"no-gradient-accumulation-fusion|attention-softmax|use-flash-attn|recompute-modules|profile|async-|"
     r"no-rope-fusion|no-bias|no-masked|loss-scale|initial-loss|hysteresis|manual-gc|mtp-)"
 )
-MULTIPLE = {"--recompute-modules", "--cp-comm-type", "--data-path"}
+MULTIPLE = {"--recompute-modules", "--cp-comm-type"}
 STAGES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 KINDS = {"p2p": "ring", "a2a": "ulysses", "all_gather": "ag", "allgather": "ag", "a2a+p2p": "ring"}
 
@@ -149,7 +149,7 @@ class _Reader:
 
     def _read_flags(self) -> None:
         unread = []
-        for flag, values in self.command.flags(MULTIPLE):
+        for flag, values in self.command.flags({*INTEGERS, *CHOICES, *TEXTS, *SWITCHES} - MULTIPLE):
             if flag in OLD:
                 self.notes.append(f"{flag} is rejected by today's Megatron-LM, read as {OLD[flag]}")
             if flag in SWITCHES:

@@ -213,11 +213,17 @@ def sections(launch: Launch) -> dict[str, dict[str, Any]]:
     more: dict[str, dict[str, Any]] = {}
     if c["precision"] == "fp8":
         model["converters"] = ["quantize.linear.float8"]
-        more["quantize.linear.float8"] = {
-            "enable_fsdp_float8_all_gather": True,
-            "precompute_float8_dynamic_scale_for_fsdp": True,
-            "filter_fqns": ["output"],
-        }
+        # Tensor-wise scaling under tp is refused for the models with latent attention.
+        rowwise = launch.model.is_mla and c["tp"] > 1
+        more["quantize.linear.float8"] = (
+            {"recipe_name": "rowwise", "filter_fqns": ["output"]}
+            if rowwise
+            else {
+                "enable_fsdp_float8_all_gather": True,
+                "precompute_float8_dynamic_scale_for_fsdp": True,
+                "filter_fqns": ["output"],
+            }
+        )
     elif c["precision"] == "mxfp8":
         model["converters"] = ["quantize.linear.mx"]
         more["quantize.linear.mx"] = {"recipe_name": "mxfp8_cublas", "filter_fqns": ["output"]}
@@ -236,6 +242,9 @@ def sections(launch: Launch) -> dict[str, dict[str, Any]]:
     parallelism = _parallelism(launch)
     if pipelined:
         parallelism["pipeline_parallel_microbatch_size"] = c["micro_batch"]
+        if c["schedule"] == "dualpipe-v" and c["ep"] > 1 and c["recompute"] != "none":
+            # The overlap is refused beside activation checkpointing.
+            parallelism["pipeline_parallel_expert_parallel_overlap"] = False
     if launch.model.experts:
         # Without expert parallelism it has no effect: experts are then split over tp (apply_moe_ep_tp).
         parallelism["expert_tensor_parallel_degree"] = c["etp"] if c["ep"] > 1 else 1
