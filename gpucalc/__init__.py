@@ -5,13 +5,35 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpucalc.api import Cluster, Evaluation, Explanation, Model, PlanResult, Prediction, evaluate, explain, plan
+    from gpucalc.api import (
+        Cluster,
+        Evaluation,
+        Explanation,
+        Model,
+        PlanResult,
+        Prediction,
+        comm,
+        evaluate,
+        explain,
+        plan,
+    )
     from gpucalc.errors import DataError, InfeasibleError, UsageError
 
 __version__ = "0.1.0"
 
 # What a program imports; loaded on first use, so that the command line starts without it.
-_API = ("Cluster", "Evaluation", "Explanation", "Model", "PlanResult", "Prediction", "evaluate", "explain", "plan")
+_API = (
+    "Cluster",
+    "Evaluation",
+    "Explanation",
+    "Model",
+    "PlanResult",
+    "Prediction",
+    "comm",
+    "evaluate",
+    "explain",
+    "plan",
+)
 _HOMES = {**dict.fromkeys(_API, "api"), **dict.fromkeys(("DataError", "InfeasibleError", "UsageError"), "errors")}
 
 __all__ = [
@@ -24,6 +46,7 @@ __all__ = [
     "PlanResult",
     "Prediction",
     "UsageError",
+    "comm",
     "evaluate",
     "explain",
     "plan",

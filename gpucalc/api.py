@@ -16,7 +16,7 @@ from typing import Any
 
 from gpucalc import job as jobs
 from gpucalc.api_question import Cluster, Databases, Model, places, plain, typed_cells
-from gpucalc.api_results import Evaluation, Explanation, PlanResult, Prediction, Table, Term, explained_job
+from gpucalc.api_results import Evaluation, Explanation, PlanResult, Prediction, Records, Table, Term, explained_job
 from gpucalc.columns import cell_text
 from gpucalc.errors import UsageError
 from gpucalc.hardware import Database
@@ -28,8 +28,10 @@ __all__ = [
     "Model",
     "PlanResult",
     "Prediction",
+    "Records",
     "Table",
     "Term",
+    "comm",
     "evaluate",
     "explain",
     "plan",
@@ -179,3 +181,21 @@ def _options(
     folders = places(db) or (cluster.db if cluster else ())
     chosen = fabric or (cluster.fabric if cluster else None)
     return Database(folders), {"causal_flops": causal_flops, "profile": profile, "fabric": chosen}
+
+
+def comm(op: str, size: float | str, cluster: Cluster) -> Records:
+    """A collective over every GPU of a cluster: one row for each algorithm, the chosen one first.
+
+    `size` is what nccl-tests calls size: bytes, or text with a unit.
+
+    >>> rows = comm("all_reduce", "1 GiB", Cluster("h100-sxm-80gb", 8))
+    >>> rows[0]["chosen"], rows[0]["time_us"] > 1000
+    (True, True)
+    """
+    from gpucalc.estimate.collectives import comm as evaluated
+    from gpucalc.units import parse_quantity
+
+    wanted = parse_quantity(size, "B") if isinstance(size, str) else float(size)
+    if not 0 < wanted <= 1e18:
+        raise UsageError(f"size is {size}, expected more than 0 bytes and at most 1 EB")
+    return Records(tuple(evaluated(op, wanted, cluster.resolved, Database(cluster.db).dirs[1:])))

@@ -168,10 +168,12 @@ class PlanResult(Table[Prediction]):
             {n: v for n, v in self.rows[place].cells.items() if n in INPUT}, self.database, self.options
         )
 
-    def _front(self) -> list[dict[str, Any]]:
-        from gpucalc.plot.layouts import pareto_rows
+    def _front(self) -> Any:
+        from gpucalc.plot.layouts import Front, pareto_front
 
-        return pareto_rows(self.question, self.database, **self.options) if self.rows else []
+        if not self.rows:
+            return Front()
+        return pareto_front(self.question, self.database, self.candidates, **self.options)
 
     def plot(self, path: str) -> None:
         """Draw time and memory by term, and throughput against memory: `--plot`."""
@@ -218,6 +220,24 @@ class Evaluation(Table[Prediction]):
     def shown_columns(self) -> Sequence[str]:
         """The columns of the table that a notebook shows."""
         return tuple(dict.fromkeys(name for row in self.rows for name in row if row[name] not in {None, ""}))
+
+
+@dataclass(frozen=True)
+class Records(Table[Mapping[str, Any]]):
+    """Rows of a small answer, as mappings."""
+
+    rows: tuple[Mapping[str, Any], ...]
+
+    def _rows(self) -> Sequence[Mapping[str, Any]]:
+        return self.rows
+
+    def records(self) -> list[dict[str, Any]]:
+        """The rows as plain dictionaries."""
+        return [dict(row) for row in self.rows]
+
+    def shown_columns(self) -> Sequence[str]:
+        """The columns of the table that a notebook shows."""
+        return tuple(dict.fromkeys(name for row in self.rows for name in row))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpucalc import __version__
 from gpucalc.bands import FAMILIES
@@ -19,6 +19,9 @@ from gpucalc.explaining import ROOTS, Explanation
 from gpucalc.hardware import Database
 from gpucalc.render.explain import quantity
 from gpucalc.render.table import significant
+
+if TYPE_CHECKING:
+    from gpucalc.plot.layouts import Front
 
 GENERATOR = "gpucalc"
 _MARK = f'<meta name="generator" content="{GENERATOR}'
@@ -273,7 +276,7 @@ def plan_report(
     question: Mapping[str, Any],
     db: Database,
     *,
-    front: Sequence[Mapping[str, Any]] = (),
+    front: Front | None = None,
     command: str = "",
     **options: Any,
 ) -> str:
@@ -303,13 +306,13 @@ def plan_report(
 def _drawn(
     result: Any,
     cells: Mapping[str, Any],
-    front: Sequence[Mapping[str, Any]],
+    front: Front | None,
     db: Database,
     options: Mapping[str, Any],
 ) -> dict[str, str]:
     from gpucalc.plot.canvas import MISSING, require_matplotlib, svg_text
     from gpucalc.plot.explained import explain_figure
-    from gpucalc.plot.layouts import plan_figure
+    from gpucalc.plot.layouts import Front, plan_figure
 
     try:
         require_matplotlib()
@@ -318,7 +321,7 @@ def _drawn(
     best = result.rows[0]["layout"]
     return {
         "The ranked layouts by term, and throughput against memory": svg_text(
-            plan_figure(result.rows, front, db, **options), "ranked layouts"
+            plan_figure(result.rows, front or Front(), db, **options), "ranked layouts"
         ),
         f"The best layout, {best}: pipeline, time by term, memory by stage": svg_text(
             explain_figure(cells, db, **options), "best layout"

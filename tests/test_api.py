@@ -17,7 +17,7 @@ import pytest
 from cli import gpucalc
 
 import gpucalc as package
-from gpucalc import Cluster, Model, UsageError, evaluate, explain, plan
+from gpucalc import Cluster, Model, UsageError, comm, evaluate, explain, plan
 
 DOCS = Path(__file__).parent.parent / "docs"
 JOB = {"model": "llama-3.1-8b", "gpu": "h100-sxm-80gb", "n_gpus": 16, "seq_len": 8192, "global_batch": 64}
@@ -138,6 +138,15 @@ def test_a_mistake_is_a_sentence(ask: Any, told: str) -> None:
     with pytest.raises(UsageError) as caught:
         ask()
     assert told in str(caught.value)
+
+
+def test_comm_says_what_the_command_line_says() -> None:
+    told = json.loads(gpucalc("comm", "all_reduce", "64MiB", "--gpu", "h100", "--gpus", "16", "-f", "json").out)
+    rows = comm("all_reduce", 64 * 2**20, Cluster("h100", 16))
+    assert rows.records() == told
+    assert list(rows.to_frame()["algorithm"]) == [row["algorithm"] for row in told]
+    with pytest.raises(UsageError, match="expected more than 0 bytes"):
+        comm("all_reduce", 0, Cluster("h100", 16))
 
 
 def test_a_cluster_carries_its_network_into_the_question() -> None:

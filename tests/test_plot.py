@@ -21,7 +21,7 @@ from gpucalc.estimate.kernels import roofline_attention, roofline_gemm, roofline
 from gpucalc.estimate.training import estimate_training
 from gpucalc.hardware import Database
 from gpucalc.label import label_cells
-from gpucalc.plot import canvas, parts, plot_scaling, save
+from gpucalc.plot import canvas, layouts, parts, plot_scaling, save
 from gpucalc.plot.explained import drawn_micro_batches, explain_figure
 from gpucalc.plot.kernels import operation_traffic
 from gpucalc.plot.schedule import BACKWARD, FORWARD, SPLIT_BACKWARD, WEIGHT, Bar, order, routes, timed
@@ -95,6 +95,23 @@ def test_every_schedule_runs_every_pass_once_and_in_order(
         if bar.work.kind == BACKWARD:
             forward = type(bar.work)(FORWARD, bar.work.micro_batch, bar.work.chunk)
             assert ends[forward, bar.stage] <= bar.start + 1e-9
+
+
+def test_a_front_of_many_layouts_is_that_of_the_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = {**CELLS, "model": "llama-3.1-8b", "n_gpus": 16}
+    whole = layouts.pareto_front(cells, DATABASE, 1)
+    monkeypatch.setattr(layouts, "FASTEST", 100_000)
+    same = layouts.pareto_front(cells, DATABASE, layouts.EXHAUSTIVE + 1)
+
+    def points(front: layouts.Front) -> set[tuple[float, float]]:
+        return {(row["pred_step_time_s"], row["pred_peak_mem_gib"]) for row in front.rows}
+
+    assert len(points(same)) > 5
+    assert points(same) == points(whole)
+    assert "fastest layouts" in same.name
+    monkeypatch.setattr(layouts, "FASTEST", 50)
+    fewer = layouts.pareto_front(cells, DATABASE, layouts.EXHAUSTIVE + 1)
+    assert 0 < len(fewer.rows) < len(same.rows)
 
 
 LABELS = (

@@ -15,6 +15,7 @@ import pytest
 from cli import JOB, gpucalc
 
 from gpucalc.hardware import Database
+from gpucalc.plot.layouts import pareto_front
 from gpucalc.report import plan_report, report_html
 from gpucalc.search import plan
 
@@ -60,7 +61,9 @@ class Page(html.parser.HTMLParser):
 def page() -> tuple[str, Page]:
     database = Database()
     result = plan(CELLS, database, top=3)
-    text = plan_report(result, CELLS, database, front=plan(CELLS, database, objective="pareto").rows, command="gpucalc")
+    text = plan_report(
+        result, CELLS, database, front=pareto_front(CELLS, database, result.candidates), command="gpucalc"
+    )
     return text, Page(text)
 
 

@@ -119,12 +119,12 @@ def _draw(
     options: Mapping[str, Any],
 ) -> None:
     """Write the picture and the report; without a layout that fits there is nothing to draw, but still a report."""
-    front: list[dict[str, Any]] = []
+    front = None
     if result.rows:
-        from gpucalc.plot.layouts import pareto_rows
+        from gpucalc.plot.layouts import pareto_front
 
-        front = pareto_rows(cells, db, progress=progress, **options)
-    if plot is not None and result.rows:
+        front = pareto_front(cells, db, result.candidates, progress=progress, **options)
+    if plot is not None and front:
         from gpucalc.plot import save
         from gpucalc.plot.layouts import plan_figure
         from gpucalc.report import plan_title
@@ -210,10 +210,12 @@ def _narrowed(rows: list[dict[str, Any]], columns: str | None) -> list[dict[str,
 
 
 def _table(rows: list[dict[str, Any]], form: str, header: bool) -> None:
+    from gpucalc.render.colour import dressed
     from gpucalc.render.table import table
 
     shown = [{**row, "tie": tie, "band": _band(row)} for row, tie in zip(rows, _ties(rows), strict=True)]
-    sys.stdout.write(table(_TABLE, shown, markdown=form == "md", header=header) + "\n")
+    text = table(_TABLE, shown, markdown=form == "md", header=header)
+    sys.stdout.write((dressed(text, sys.stdout, header=header) if form == "table" else text) + "\n")
 
 
 def _ties(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -16,10 +16,10 @@ FORMS = (".png", ".svg", ".pdf")
 DPI = 150
 MISSING = "pictures need matplotlib; install it with: pip install 'gpucalc[plot]'"
 
-# Eight colours that people with any kind of colour vision tell apart (Okabe and Ito), and greys.
+# Eight colours that people with any kind of colour vision tell apart (Okabe and Ito); greys and a dark brown beside them.
 BLUE, SKY, GREEN, YELLOW = "#0072B2", "#56B4E9", "#009E73", "#F0E442"
 ORANGE, RED, PURPLE, BLACK = "#E69F00", "#D55E00", "#CC79A7", "#000000"
-GREY, PALE = "#7F7F7F", "#D0D0D0"
+GREY, PALE, BROWN = "#7F7F7F", "#D0D0D0", "#7A3E00"
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, RED, SKY, BLACK, YELLOW)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 # Behind text that may stand on a line.

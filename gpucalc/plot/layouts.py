@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpucalc import job as jobs
 from gpucalc.columns import INPUT
@@ -14,11 +14,20 @@ from gpucalc.plot.canvas import BLACK, BLUE, ORANGE, PLATE, RED, grid, new_figur
 
 SHOWN = 12  # bars that can still be read on a page
 GIB = 2.0**30
+EXHAUSTIVE = 5_000_000  # enumerated layouts up to which the whole front is looked for: a few seconds
+FASTEST = 500
+
+
+class Front(NamedTuple):
+    """Layouts of a Pareto front, and what a legend calls them."""
+
+    rows: Sequence[Mapping[str, Any]] = ()
+    name: str = ""
 
 
 def plan_figure(
     rows: Sequence[Mapping[str, Any]],
-    front: Sequence[Mapping[str, Any]],
+    front: Front,
     db: Database,
     title: str = "",
     **options: Any,
@@ -90,20 +99,21 @@ def _legend(axes: Any, columns: int) -> None:
     )
 
 
-def _front(axes: Any, rows: Sequence[Mapping[str, Any]], front: Sequence[Mapping[str, Any]]) -> None:
+def _front(axes: Any, rows: Sequence[Mapping[str, Any]], front: Front) -> None:
     def points(of: Sequence[Mapping[str, Any]]) -> tuple[list[float], list[float]]:
         return (
             [float(row["pred_peak_mem_gib"]) for row in of],
             [float(row["pred_tokens_per_s_per_gpu"]) for row in of],
         )
 
-    ordered = sorted(front, key=lambda row: float(row["pred_peak_mem_gib"]))
+    ordered = sorted(front.rows, key=lambda row: float(row["pred_peak_mem_gib"]))
     if ordered:
         x, y = points(ordered)
         axes.step(x, y, where="post", color=BLUE, linewidth=1, zorder=2)
-        axes.scatter(x, y, color=BLUE, s=22, label="Pareto front: no layout beats it in both", zorder=3)
+        axes.scatter(x, y, color=BLUE, s=22, label=front.name, zorder=3)
         for index in sorted({0, len(ordered) // 2, len(ordered) - 1}):
-            _annotate(axes, x[index], y[index], str(ordered[index]["layout"]), max(x))
+            below = -11.0 if y[index] > 0.2 * max(y) else 2.0  # the lowest point may lie on the axis
+            _annotate(axes, x[index], y[index], str(ordered[index]["layout"]), max(x), below)
     x, y = points(rows)
     axes.scatter(
         x, y, facecolors="none", edgecolors=ORANGE, linewidths=1.4, marker="s", s=52, label="the rows above", zorder=4
@@ -121,12 +131,12 @@ def _front(axes: Any, rows: Sequence[Mapping[str, Any]], front: Sequence[Mapping
     axes.legend(loc="lower right")
 
 
-def _annotate(axes: Any, x: float, y: float, text: str, rightmost: float) -> None:
+def _annotate(axes: Any, x: float, y: float, text: str, rightmost: float, below: float) -> None:
     right = x > 0.6 * rightmost
     axes.annotate(
         text,
         (x, y),
-        (-6, 7) if right else (8, -11),
+        (-6, 7) if right else (9, below),
         textcoords="offset points",
         ha="right" if right else "left",
         fontsize=7.5,
@@ -136,8 +146,19 @@ def _annotate(axes: Any, x: float, y: float, text: str, rightmost: float) -> Non
     )
 
 
-def pareto_rows(cells: Mapping[str, Any], db: Database, **options: Any) -> list[dict[str, Any]]:
-    """The layouts that no other beats in both step time and memory."""
+def pareto_front(cells: Mapping[str, Any], db: Database, candidates: int, **options: Any) -> Front:
+    """The layouts that no other beats in both step time and memory.
+
+    Where so many are enumerated that evaluating all of them takes long, those of the fastest layouts alone.
+    """
     from gpucalc.search import plan
 
-    return plan(cells, db, objective="pareto", **options).rows
+    if candidates <= EXHAUSTIVE:
+        return Front(plan(cells, db, objective="pareto", **options).rows, "Pareto front: no layout beats it in both")
+    rows = plan(cells, db, top=FASTEST, **options).rows
+    rows.sort(key=lambda row: (row["pred_step_time_s"], row["pred_peak_mem_gib"]))
+    found: list[dict[str, Any]] = []
+    for row in rows:
+        if not found or row["pred_peak_mem_gib"] < found[-1]["pred_peak_mem_gib"]:
+            found.append(row)
+    return Front(found, f"Pareto front of the {len(rows):,} fastest layouts")

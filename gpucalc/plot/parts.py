@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpucalc.formulas.memory import reserve_memory
-from gpucalc.plot.canvas import BLACK, BLUE, GREEN, GREY, ORANGE, PALE, PURPLE, RED, SKY, YELLOW
+from gpucalc.plot.canvas import BLACK, BLUE, BROWN, GREEN, GREY, ORANGE, PALE, PURPLE, RED, SKY, YELLOW
 
 Styles = Mapping[str, tuple[str, str]]
 
@@ -37,7 +37,7 @@ TIME_STYLES: Styles = {
     "host launches": (BLACK, ""),
     "tensor parallel traffic": (ORANGE, "///"),
     "context parallel traffic": (PURPLE, "///"),
-    "expert parallel traffic": (RED, "///"),
+    "expert parallel traffic": (BROWN, "///"),
     "sharding and gradients": (RED, "\\\\\\"),
     "pipeline bubble": (PALE, ""),
     "pipeline transfers": (GREY, "///"),

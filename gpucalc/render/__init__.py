@@ -61,4 +61,9 @@ def write_rows(
         from gpucalc.render.table import table
 
         rows = [row for block in blocks for row in block]
-        out.write(table(columns or (), rows, markdown=form == "md", header=header) + "\n")
+        text = table(columns or (), rows, markdown=form == "md", header=header)
+        if form == "table":
+            from gpucalc.render.colour import dressed
+
+            text = dressed(text, out, header=header)
+        out.write(text + "\n")
