@@ -159,7 +159,7 @@ def _traffic_causes(job: jobs.Job, slower: bool) -> list[Cause]:
             Cause(
                 "tp-overlap",
                 "tensor parallel traffic " + ("is not overlapped" if slower else "is hidden better"),
-                "look for NCCL kernels without compute beside them; check the overlap flag, CUDA_DEVICE_MAX_CONNECTIONS",
+                "look for NCCL kernels with no compute beside them; check overlap flags, CUDA_DEVICE_MAX_CONNECTIONS",
                 0.8,
                 now,
                 max(1.0, now * 1.01) if slower else 0.0,

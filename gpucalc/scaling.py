@@ -22,7 +22,7 @@ SHAPES = {"normal": laws.slowest_normal, "lognormal": laws.slowest_lognormal}
 MOST_COUNTS = 64
 LARGEST_COUNT = 1_000_000
 # What a quick search tries; an exhaustive one tries all. The others differ by little and cost most of the search.
-QUICK = {"cp_kind": ("ring",), "schedule": ("1f1b", "interleaved"), "shard_group": (0,), "zero_stage": (1, 2, 3)}
+QUICK = {"cp_kind": ("ring",), "schedule": ("1f1b", "interleaved"), "shard_group": (0,), "zero_stage": (1, 3)}
 NOTICED = 0.10  # share of a step from which a term counts as having taken over
 
 # Shares of a step by what grows with the GPUs; every term of the step is in one of them.
@@ -174,7 +174,7 @@ def scale(
     notes: list[str] = []
     if not exhaustive:
         notes.append(
-            "searched: ZeRO 1 to 3, 1F1B and interleaved schedules, ring context parallelism; --exhaustive tries all"
+            "searched: ZeRO 1 and 3, 1F1B and interleaved schedules, ring context parallelism; --exhaustive tries all"
         )
     points: list[Point] = []
     known: dict[tuple[int, int], tuple[dict[str, Any] | None, str]] = {}

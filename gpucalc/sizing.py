@@ -370,8 +370,6 @@ def _fits_at(sizer: Sizer, rows: Mapping[str, np.ndarray], what: str, value: np.
 
 # --- remedies ---------------------------------------------------------------------------------------------
 
-CHUNKED_LOGIT_BYTES = 2.0  # bytes per logit when the loss is computed in chunks whose logits are not kept
-
 
 def remedies(context: Context, outcome: Outcome) -> list[Remedy]:
     """What would make a layout need less, each alone: those that make it fit first, then the cheapest first."""
@@ -385,9 +383,8 @@ def remedies(context: Context, outcome: Outcome) -> list[Remedy]:
             changed = context.resolve({**frozen.cells, **variation.cells})
         except UsageError:
             continue
-        columns = {**changed.columns, **variation.columns}
         if is_legal(changed):
-            varied.append((variation, jobs.Job(changed.cells, columns, *_rest(changed))))
+            varied.append((variation, changed))
     base, *others = outcomes(varied)
     found = []
     for other in others:
@@ -395,10 +392,6 @@ def remedies(context: Context, outcome: Outcome) -> list[Remedy]:
         if saved > 0.001 * base.memory:
             found.append(Remedy(other.variation.name, saved, other, base.rate / other.rate - 1))
     return sorted(found, key=lambda r: (r.outcome.fit == "oom", round(r.cost, 9), -r.saved_bytes))
-
-
-def _rest(job: jobs.Job) -> tuple[Any, ...]:
-    return job.model, job.cluster, job.profile, job.warnings
 
 
 def _remedy_variations(job: jobs.Job) -> Iterator[Variation]:
@@ -433,8 +426,8 @@ def _remedy_variations(job: jobs.Job) -> Iterator[Variation]:
         yield Variation("remedy", "8-bit optimizer state", {"optimizer": "adam8bit"})
     if c["gradient_bytes"] > 2:
         yield Variation("remedy", "16-bit gradients", {"grad_accum_dtype": "bf16"})
-    if c["logit_bytes"] > CHUNKED_LOGIT_BYTES:
-        yield Variation("remedy", "loss in chunks", {}, {"logit_bytes": CHUNKED_LOGIT_BYTES})
+    if not cells.get("chunked_loss"):
+        yield Variation("remedy", "loss in chunks", {"chunked_loss": True})
 
 
 def _wider(cells: Mapping[str, Any], name: str, mixture: bool) -> Iterator[Variation]:

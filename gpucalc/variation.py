@@ -343,8 +343,10 @@ def time_parts() -> dict[str, str]:
     }
 
 
-EXPOSED = ("time/tp/exposed", "time/cp/exposed", "time/ep/exposed", "time/fsdp/exposed", "time/pp/p2p")
-EXPOSED = (*EXPOSED, "time/dp/exposed")
+EXPOSED = (
+    *("time/tp/exposed", "time/cp/exposed", "time/ep/exposed", "time/fsdp/exposed", "time/dp/exposed"),
+    "time/pp/p2p",
+)
 
 
 def exposed_share(terms: Mapping[str, float]) -> float:
