@@ -158,6 +158,9 @@ def test_megatron_bridge_overrides_the_recipe() -> None:
     missing = [w for w in example[example.index("--recipe") :] if w not in words and w != "-cp"]
     assert missing == []
     assert words[words.index("-vp") + 1] == "4"
+    plain = shlex.split(text_of("nemo", "tp8-pp4-dp2-mbs1-zero1-sp-none"), comments=True)
+    assert "-vp" not in plain
+    assert "model.virtual_pipeline_model_parallel_size=null" in plain  # the recipe's own chunks are cleared
 
 
 REFUSALS = [

@@ -273,6 +273,12 @@ def _comments(launch: Launch) -> tuple[str, ...]:
         found.append("biases differ between projections in this model; Megatron-LM has them all or none")
     if b.mtp_layers:
         found.append("multi-token prediction layers are not written (--mtp-num-layers)")
+    facts = preset_facts(launch)
+    activation = str(facts.get("hidden_activation") or facts.get("hidden_act") or "silu")
+    if m.gated_mlp and activation not in {"silu", "swish"}:
+        found.append(f"--swiglu stands for a gated MLP with {activation}, which has the same shape and cost")
+    if facts.get("alibi") or str(facts.get("model_type")) in {"bloom", "mpt"}:
+        found.append("ALiBi positions are not written: rope takes their place")
     if launch["precision"] == "tf32":
         found.append("tf32: set torch.backends.cuda.matmul.allow_tf32 in the script")
     if launch.zero_stage >= 2 and (launch["tp"] > 1 or launch["cp"] > 1):

@@ -78,6 +78,11 @@ def overrides(launch: Launch) -> dict[str, Any]:
         "--decoder-last-pipeline-num-layers": "model.num_layers_in_last_pipeline_stage",
         "--pipeline-model-parallel-layout": "model.pipeline_model_parallel_layout",
     }
+    # Recipes state chunks and layouts of their own, which an override must clear.
+    if c["vpp"] == 1:
+        values["model.virtual_pipeline_model_parallel_size"] = "null"
+    if launch.model.experts:
+        values["model.pipeline_model_parallel_layout"] = "null"
     values |= {names[flag]: value for flag, value in uneven.items() if flag in names}
     if c["cp"] > 1:
         values["model.cp_comm_type"] = megatron.CP_COMM[c["cp_kind"]]
