@@ -76,6 +76,7 @@ from gpucalc.cli import (  # noqa: E402
     explain,
     export,
     fit,
+    hpc,
     hw,
     models,
     plan,
@@ -95,6 +96,7 @@ app.command("scale")(scale.scale)
 app.command("whatif")(whatif.whatif)
 app.command("diagnose")(diagnose.diagnose)
 app.command("sweep")(sweep.sweep)
+app.command("hpc")(hpc.hpc)
 app.command("export")(export.export)
 app.command("comm")(comm.comm)
 app.add_typer(roofline.app, name="roofline")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpucalc.formula import formula
-from gpucalc.units import Bytes, BytesPerSecond, Count, Flop, FlopPerByte, FlopPerSecond, Ratio, Seconds
+from gpucalc.units import Bytes, BytesPerSecond, Count, Flop, FlopPerByte, FlopPerSecond, PerSecond, Ratio, Seconds
 
 # --- the kernel on one GPU -------------------------------------------------------------------------
 
@@ -144,7 +144,7 @@ def reduction_time(reductions: Count, n_gpus: Count, reduction_latency: Seconds)
 
 
 @formula(symbol="R", cite="williams2009", valid="step_time > 0")
-def update_rate(units: Count, step_time: Seconds) -> Count:
+def update_rate(units: Count, step_time: Seconds) -> PerSecond:
     """Units updated for each unit of time: cells, sites or atom steps a second.
 
     >>> float(update_rate(1e9, 0.05))
