@@ -121,12 +121,13 @@ def whatif(context: Context, cells: Mapping[str, Any]) -> WhatIf:
     resources, kept = _resource_variations(job)
     near = neighbours(context, job)
     sizes = _size_variations(context, job)
-    varied = [(v, _with_columns(job, v)) for v in resources] + sizes + near
+    varied = [(v, _with_columns(job, v)) for v in resources] + sizes + near + _precision_variations(context, job)
     found = outcomes(varied)
     changes = _resource_worth(base, found[: len(resources)], kept)
     by_name = {o.variation.name: o for o in found[len(resources) : len(resources) + len(sizes)]}
     changes += _size_worth(base, by_name)
-    changes += [Worth("layout", o.variation.name, o, gain(base, o)) for o in found[len(resources) + len(sizes) :]]
+    rest = found[len(resources) + len(sizes) :]
+    changes += [Worth(o.variation.kind, o.variation.name, o, gain(base, o)) for o in rest]
     changes.sort(key=lambda w: (w.outcome.fit == "oom", -round(w.gain, 9), w.change))
     if base.fit == "oom":
         notes.append("the layout as it is does not fit in memory")
@@ -176,6 +177,25 @@ def _size_variations(context: Context, job: jobs.Job) -> list[tuple[Variation, j
                     found.append((variation, context.resolve({**job.cells, name: value})))
             except UsageError:
                 continue
+    return found
+
+
+PRECISIONS = ("bf16", "fp8", "mxfp8", "nvfp4")
+
+
+def _precision_variations(context: Context, job: jobs.Job) -> list[tuple[Variation, jobs.Job]]:
+    """The precisions of training recipes that the device has; what it does to the loss is another question."""
+    found = []
+    for precision in PRECISIONS:
+        if precision == job.cells["precision"] or not job.cluster.device.supports(precision):
+            continue
+        variation = Variation(
+            "precision", f"precision {job.cells['precision']} → {precision}", {"precision": precision}
+        )
+        try:
+            found.append((variation, context.resolve({**job.cells, **variation.cells})))
+        except UsageError:
+            continue
     return found
 
 

@@ -89,6 +89,15 @@ def test_scale_in_json():
     assert sum(shares) == pytest.approx(100)
 
 
+def test_scale_draws_its_curves(tmp_path):
+    picture = tmp_path / "scale.svg"
+    arguments = ("--gpus", "8..32", "--global-batch", "64", "--plot", str(picture), "-f", "csv")
+    ran = gpucalc("scale", *JOB, *arguments)
+    assert ran.status == 0
+    assert len(rows(ran.out)) == 6
+    assert "<svg" in picture.read_text()
+
+
 def test_scale_where_nothing_fits_has_status_3_and_says_why():
     ran = gpucalc("scale", "llama-3.1-405b", *JOB[1:], "--gpus", "8", "--global-batch", "8")
     assert ran.status == 3
@@ -99,7 +108,7 @@ def test_whatif_lists_changes_and_takes_a_row_of_plan():
     ran = gpucalc("whatif", *LAYOUT, "-f", "csv")
     found = rows(ran.out)
     assert ran.status == 0
-    assert {row["kind"] for row in found} == {"resource", "batch", "layout"}
+    assert {row["kind"] for row in found} == {"resource", "batch", "layout", "precision"}
     gains = [float(row["gain_pct"]) for row in found if row["pred_fit"] != "oom"]
     assert gains == sorted(gains, key=lambda gain: -round(gain, 6))
     piped = shell(f"$G plan {' '.join(SIZED)} -f csv --top 1 | $G whatif - --top 3 -f json")

@@ -68,6 +68,7 @@ def scale(
         str, typer.Option("--straggler-gpus", metavar="N", help="GPUs that vary together, such as 8 for a node.")
     ] = "1",
     exhaustive: Annotated[bool, typer.Option("--exhaustive", help="Search every layout, as plan does.")] = False,
+    plot: opt.Plot = None,
     form: opt.Format = "table",
     columns: opt.ColumnList = None,
     no_header: opt.NoHeader = False,
@@ -85,6 +86,7 @@ def scale(
     from gpucalc.label import parse_label
 
     form = opt.chosen_format(form)
+    opt.check_plot(plot)
     mode = _word("--mode", mode, MODES)
     shape = _word("--straggler-shape", straggler_shape, SHAPES)
     cells = opt.job_cells(
@@ -120,6 +122,11 @@ def scale(
     context = Context(database, profile, fabric, causal_flops)
     curves = scaling.scale(context, cells, counts, mode, straggling, exhaustive)
     rows = [_row(point) for point in curves.points]
+    if plot is not None:
+        from gpucalc.plot import save
+        from gpucalc.plot.scaling import scaling_figure
+
+        save(scaling_figure([row | _terms(point) for row, point in zip(rows, curves.points, strict=True)]), plot)
     _write(curves, rows, form, columns, not no_header)
     return ExitStatus.OK if any(p.outcome for p in curves.points) else ExitStatus.INFEASIBLE
 
@@ -153,6 +160,17 @@ def _row(point: Any) -> dict[str, Any]:
         **{f"share_{name}_pct": 100 * point.shares[name] for name in SHARES},
         "reason": "",
     }
+
+
+def _terms(point: Any) -> dict[str, float]:
+    """The terms of the step, for the picture."""
+    from gpucalc.variation import time_parts
+
+    if point.outcome is None:
+        return {}
+    terms = {path: point.outcome.terms.get(path, 0.0) for path in time_parts()}
+    terms["time/stragglers"] += point.step_time - point.outcome.step_time
+    return terms
 
 
 def _write(curves: Any, rows: list[dict[str, Any]], form: str, columns: str | None, header: bool) -> None:
