@@ -168,6 +168,13 @@ def test_flags_of_several_values_and_repeated_ones() -> None:
     assert not any("belong to no flag" in note for note in notes)
 
 
+def test_a_slip_in_a_flag_is_told() -> None:
+    _, notes = read_launch("megatron", BASE + "--bf16 --tensor-model-paralel-size 8")
+    assert any("did you mean --tensor-model-parallel-size?" in note for note in notes)
+    with pytest.raises(DataError, match="did you mean --tensor-model-parallel-size"):
+        read_launch("megatron", "torchrun --nproc-per-node 8 x.py --tensor-model-paralel-size 8")
+
+
 def test_a_variable_that_nobody_sets_is_named() -> None:
     with pytest.raises(DataError, match=r"--tensor-model-parallel-size is \$TP, and TP is not set"):
         read_launch("megatron", SCRIPT.replace("TP=${TP:-4}; ", ""))

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Optional
 import typer
 
 from gpucalc.cli import options as opt
+from gpucalc.cli.launched import launched_cells
 from gpucalc.cli.output import emit_rows, talk
 from gpucalc.columns import INPUT, INPUT_COLUMNS, KERNEL_COLUMNS, KINDS, cell_text
 from gpucalc.errors import DataError, UsageError, unknown
@@ -20,7 +21,10 @@ Evaluator = Callable[[list[dict[str, str]]], list[dict[str, Any]]]
 def evaluate(
     file: Annotated[str, typer.Argument(metavar="[FILE|-]", help="CSV, JSON lines or a JSON array.")] = "-",
     kind: Annotated[
-        str, typer.Option("--kind", metavar="KIND", help="training, gemm, attention, collective, alltoall, serving or posttraining.")
+        str,
+        typer.Option(
+            "--kind", metavar="KIND", help="training, gemm, attention, collective, alltoall, serving or posttraining."
+        ),
     ] = "training",
     form: Annotated[
         Optional[str],
@@ -56,7 +60,9 @@ def evaluate(
     wanted = opt.chosen_format(form) if form is not None else None
     stated = opt.job_cells({"gpu": gpu, "n_gpus": gpus}, settings)
     if stated and kind != "training":
-        raise UsageError(f"--set, --gpu and --gpus have no meaning with --kind {kind}")
+        flags = {"--set": settings, "--gpu": gpu, "--gpus": gpus}
+        used = ", ".join(flag for flag, value in flags.items() if value)
+        raise UsageError(f"{used} has no meaning with --kind {kind}")
     if source is not None:
         if kind != "training":
             raise UsageError(f"--from has no meaning with --kind {kind}: launch settings are of training")
@@ -94,13 +100,8 @@ def _launched(
     """The row of launch settings, predicted; cells that are stated beside the file replace the file's."""
     from gpucalc.job import predict, resolve
     from gpucalc.label import Layout
-    from gpucalc.launch import read_launch
-    from gpucalc.launch.source import read_source
 
-    read, notes = read_launch(source, read_source(file), stated)
-    cells = {**read, **stated}
-    talk(*(f"note: {note}" for note in notes))
-    opt.require(cells, "model", "gpu", "n_gpus", "seq_len", "global_batch")
+    cells = launched_cells(file, source, stated)
     job = resolve(cells, db, profile=profile, fabric=fabric, causal_flops=causal_flops)
     talk(*(f"note: {warning}" for warning in job.warnings))
     shown = dict(cells) if job.model.experts else {name: value for name, value in cells.items() if name != "etp"}

@@ -22,7 +22,7 @@ def find_command(text: str, known: Collection[str], who: str) -> Command:
     candidates = [words for words in _nested(script, 0) if _score(words, known) > 0]
     if not candidates:
         flags = sorted({w.split("=")[0] for words in script.commands for w in words if w.startswith("--")})
-        near = next((n for flag in flags for n in nearest(flag, known, 1)), None)
+        near = next((n for n in map(lambda flag: near_flag(flag, known), flags) if n), "")
         hint = f"; did you mean {near}?" if near else "; expected a command such as torchrun … with its flags"
         raise DataError(f"no flag of {who} stands in the text{hint}")
     best = max(_score(words, known) for words in candidates)
@@ -30,6 +30,17 @@ def find_command(text: str, known: Collection[str], who: str) -> Command:
     if len(main) > 1:
         raise DataError(f"{len(main)} commands with flags of {who} stand in the text; leave the one that is meant")
     return Command(main[0], script.variables, script.slurm, list(script.notes))
+
+
+def near_flag(flag: str, known: Collection[str]) -> str:
+    """The known flag of which `flag` is a slip of the hand, or nothing.
+
+    >>> near_flag("--tensor-model-paralel-size", ["--tensor-model-parallel-size", "--seq-length"])
+    '--tensor-model-parallel-size'
+    """
+    import difflib
+
+    return next(iter(difflib.get_close_matches(flag, list(known), 1, 0.87)), "")
 
 
 def _score(words: list[str], known: Collection[str]) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpucalc.errors import DataError
 from gpucalc.launch import legality
-from gpucalc.launch.command import Command, find_command
+from gpucalc.launch.command import Command, find_command, near_flag
 from gpucalc.launch.shapes import same_shape
 
 INTEGERS = {
@@ -85,6 +85,7 @@ SWITCHES = {
     "--overlap-moe-expert-parallel-comm",
     "--delay-wgrad-compute",
 }
+KNOWN = {*INTEGERS, *CHOICES, *TEXTS, *SWITCHES}
 OLD = {
     "--batch-size": "--micro-batch-size",
     "--model-parallel-size": "--tensor-model-parallel-size",
@@ -108,7 +109,7 @@ KINDS = {"p2p": "ring", "a2a": "ulysses", "all_gather": "ag", "allgather": "ag",
 
 def read(text: str, given: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """The cells that a command or script means, and remarks."""
-    command = find_command(text, {*INTEGERS, *CHOICES, *TEXTS, *SWITCHES}, "Megatron-LM")
+    command = find_command(text, KNOWN, "Megatron-LM")
     return _Reader(command, given).result()
 
 
@@ -149,7 +150,7 @@ class _Reader:
 
     def _read_flags(self) -> None:
         unread = []
-        for flag, values in self.command.flags({*INTEGERS, *CHOICES, *TEXTS, *SWITCHES} - MULTIPLE):
+        for flag, values in self.command.flags(KNOWN - MULTIPLE):
             if flag in OLD:
                 self.notes.append(f"{flag} is rejected by today's Megatron-LM, read as {OLD[flag]}")
             if flag in SWITCHES:
@@ -166,9 +167,10 @@ class _Reader:
             elif flag == "--recompute-modules":
                 self.flags["modules"] = values
             elif not _SILENT.match(flag):
-                unread.append(flag)
+                near = near_flag(flag, KNOWN)
+                unread.append(flag + (f" (did you mean {near}?)" if near else ""))
         if unread:
-            self.notes.append(f"flags that are not read: {' '.join(dict.fromkeys(unread))}")
+            self.notes.append(f"flags that are not read: {', '.join(dict.fromkeys(unread))}")
 
     def _state(self, name: str, flag: str, value: Any) -> None:
         if name in self.flags and value is not None and self.flags[name] != value:
