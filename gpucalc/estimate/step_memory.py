@@ -118,7 +118,7 @@ def add_layer_activations(ledger: Ledger) -> None:
         hidden=c["hidden"] * c["blocks"],
         qkv=c["mixer_in"],
         attention_columns=c["mixer_out"],
-        residual_bytes=RESIDUAL_BYTES + c["norm_bytes"] * c["gated"],
+        residual_bytes=RESIDUAL_BYTES + c["norm_kept_bytes"] * c["gated"],
     )
     ledger.add("layer/memory/scores-per-layer", memory.score_activations)
     ledger.add(
