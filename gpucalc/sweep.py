@@ -154,7 +154,9 @@ def run_cell(spec: Spec, index: int, db: Database, told: Told, spill: Path | Non
             outcome.part = part.name
             return outcome
     except OSError as error:
-        outcome.fatal = f"cannot write {part.name if part else spill}: {error.strerror or error}"
+        outcome.fatal = f"cannot write {part.name if part else spill}: {error.strerror or error}; make room"
+        if part is not None:
+            Path(part.name).unlink(missing_ok=True)
         return outcome
     outcome.text = "".join(pieces)
     return outcome

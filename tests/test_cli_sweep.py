@@ -33,6 +33,9 @@ gpu = "h100-sxm-80gb"
 [[case]]
 gpu = "a100-sxm-80gb"
 precision = ["bf16", "fp8"]
+[layout]
+tp = [2, 4]
+micro_batch = [1, 2]
 """
 CELLS = 72
 SMALL = """
