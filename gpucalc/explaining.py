@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +55,13 @@ def explain(
     return Explanation(_facts(job, ledger), _Tree(ledger, citations).terms(), _summary(job, ledger))
 
 
+def ledger_tree(ledger: Ledger, db: Database, roots: Sequence[str]) -> list[dict[str, Any]]:
+    """The terms of any traced ledger of one row as records in tree order, those of `roots` first."""
+    known = references(db.dirs[1:])
+    citations = {key: f"{r.authors} ({r.year}). {r.title}" for key, r in known.items()}
+    return _Tree(ledger, citations).terms(roots)
+
+
 def _number(value: Any) -> Any:
     item = value.item() if hasattr(value, "item") and getattr(value, "size", 1) == 1 else value
     return item
@@ -70,11 +77,11 @@ class _Tree:
         # An argument that is the very object another term stored was computed by that term.
         self.origin = {id(e.value): path for path, e in ledger.entries.items() if hasattr(e.value, "dtype")}
 
-    def terms(self) -> list[dict[str, Any]]:
+    def terms(self, roots: Sequence[str] = ROOTS) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
         rest = [path for path in self.ledger.entries if not path.startswith("symbol/")]
         rest.sort(key=lambda path: path.split("/", 1)[0] != "layer")
-        for path in (*ROOTS, *rest):
+        for path in (*roots, *rest):
             if path in self.ledger and path not in self.seen:
                 self._walk(path, 0, found)
         return found

@@ -19,10 +19,10 @@ RANKS = (
     ("formula", "columns", "label"),
     ("ledger", "rows"),
     ("formulas",),
-    ("catalog", "hardware", "model*"),
+    ("catalog", "defaults", "hardware", "model*"),
     ("profile", "efficiency*", "bands"),
     ("bands", "candidates", "estimate", "job*"),
-    ("launch", "rank", "search*", "explain*", "validat*", "calibrat*", "render", "sweep*", "plot", "report", "api*", "variation", "sizing", "scaling", "whatif", "diagnose"),
+    ("launch", "rank", "run_job", "storage_job", "power_job", "claims", "search*", "explain*", "validat*", "calibrat*", "render", "sweep*", "plot", "report", "api*", "variation", "sizing*", "scaling", "whatif", "diagnose*"),
     ("cli", "__main__"),
 )
 OUTSIDE = {"numpy", "typer", "tabulate", "pandas", "matplotlib", "pyarrow"}

@@ -81,6 +81,7 @@ from gpucalc.cli import (  # noqa: E402
     models,
     plan,
     roofline,
+    run,
     scale,
     sweep,
     validate,
@@ -102,4 +103,5 @@ app.command("comm")(comm.comm)
 app.add_typer(roofline.app, name="roofline")
 app.add_typer(hw.app, name="hw")
 app.add_typer(models.app, name="models")
+app.command("run")(run.run)
 app.command("completion")(completion.completion)

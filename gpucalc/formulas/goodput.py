@@ -55,14 +55,14 @@ def transfer_time(size: Bytes, bandwidth: BytesPerSecond) -> Seconds:
     return size / bandwidth
 
 
-@formula(symbol="w", cite="gpucalc-counting", valid="asynchronous is 0 or 1")
-def blocking_time(persist_time: Seconds, staging_time: Seconds, asynchronous: Ratio) -> Seconds:
+@formula(symbol="w", cite="wang2023", valid="asynchronous is 0 or 1")
+def blocking_time(persist_time: Seconds, staging_time: Seconds, save_overhead: Seconds, asynchronous: Ratio) -> Seconds:
     """Time that a save stops the job: writing it out, or (asynchronous) only the copy to the host's memory.
 
-    >>> float(blocking_time(40.0, 0.5, 0.0)), float(blocking_time(40.0, 0.5, 1.0))
-    (40.0, 0.5)
+    >>> float(blocking_time(40.0, 0.5, 0.5, 0.0)), float(blocking_time(40.0, 0.5, 0.5, 1.0))
+    (40.5, 1.0)
     """
-    return persist_time + asynchronous * (staging_time - persist_time)
+    return save_overhead + persist_time + asynchronous * (staging_time - persist_time)
 
 
 @formula(symbol="T_Young", cite="young1974", valid="blocking much smaller than mtbf")
@@ -113,13 +113,13 @@ def best_interval(blocking: Seconds, mtbf: Seconds) -> Seconds:
 
 
 @formula(symbol="T", cite="wang2023", valid="asynchronous is 0 or 1")
-def feasible_interval(interval: Seconds, persist_time: Seconds, asynchronous: Ratio) -> Seconds:
-    """The interval, no shorter than an asynchronous save needs to reach the store.
+def feasible_interval(interval: Seconds, persist_time: Seconds, step_time: Seconds, asynchronous: Ratio) -> Seconds:
+    """The interval, no shorter than a step, nor than an asynchronous save needs to reach the store.
 
-    >>> float(feasible_interval(10.0, 40.0, 1.0)), float(feasible_interval(10.0, 40.0, 0.0))
+    >>> float(feasible_interval(10.0, 40.0, 5.0, 1.0)), float(feasible_interval(10.0, 40.0, 5.0, 0.0))
     (40.0, 10.0)
     """
-    return np.maximum(interval, asynchronous * persist_time)
+    return np.maximum(np.maximum(interval, step_time), asynchronous * persist_time)
 
 
 @formula(symbol="d+R", cite="wang2023", valid="")
@@ -188,8 +188,8 @@ def expected_failures(elapsed: Seconds, mtbf: Seconds) -> Count:
 def save_bandwidth(size: Bytes, interval: Seconds, stall_share: Ratio) -> BytesPerSecond:
     """Rate at which a save must be written: in a share of the interval (blocking), or in all of it (share 1).
 
-    >>> round(float(save_bandwidth(5.3e12, 1800.0, 0.05)) / 1e9), round(float(save_bandwidth(5.3e12, 1800.0, 1.0)) / 1e9)
-    (59, 3)
+    >>> [round(float(save_bandwidth(5.3e12, 1800.0, share)) / 1e9) for share in (0.05, 1.0)]
+    [59, 3]
     """
     return size / (stall_share * interval)
 
@@ -247,3 +247,63 @@ def cluster_yield(allocated: Ratio, busy: Ratio, useful_share: Ratio, waiting_sh
     0.3352
     """
     return allocated * busy * useful_share * (1 - waiting_share) * mfu
+
+
+@formula(symbol="t_0", cite="gpucalc-counting", valid="token_rate > 0")
+def training_time(training_tokens: Count, token_rate: PerSecond, n_gpus: Count) -> Seconds:
+    """Time of all steps of a run, were there neither failures nor saves.
+
+    >>> round(float(training_time(15e12, 400.0, 16384.0)) / 86400, 1)
+    26.5
+    """
+    return training_tokens / (token_rate * n_gpus)
+
+
+@formula(symbol="n·t", cite="gpucalc-counting", valid="")
+def gpu_time(n_gpus: Count, elapsed: Seconds) -> Seconds:
+    """GPU seconds of a run.
+
+    >>> float(gpu_time(8.0, 3600.0)) / 3600
+    8.0
+    """
+    return n_gpus * elapsed
+
+
+@formula(symbol="1-1/s", cite="gpucalc-counting", valid="slowdown >= 1")
+def waiting_share(slowdown: Ratio) -> Ratio:
+    """Share of a step in which GPUs wait for the slowest one.
+
+    >>> round(float(waiting_share(1.25)), 6)
+    0.2
+    """
+    return 1 - 1 / slowdown
+
+
+@formula(symbol="MFU_0", cite="chowdhery2022", valid="slowdown >= 1")
+def unhindered_mfu(mfu: Ratio, slowdown: Ratio) -> Ratio:
+    """Model FLOPs utilisation of a step without stragglers.
+
+    >>> float(unhindered_mfu(0.4, 1.25))
+    0.5
+    """
+    return mfu * slowdown
+
+
+@formula(symbol="n/(n+s·u)", cite="gpucalc-counting", valid="")
+def allocated_share(n_gpus: Count, spares: Count, unit_gpus: Count) -> Ratio:
+    """Share of the GPUs that work while spare nodes (or racks) of `unit_gpus` wait.
+
+    >>> float(allocated_share(96.0, 1.0, 32.0))
+    0.75
+    """
+    return n_gpus / (n_gpus + spares * unit_gpus)
+
+
+@formula(symbol="w_s", cite="gpucalc-counting", valid="holders >= 1")
+def staging_time(size: Bytes, holders: Count, host_bandwidth: BytesPerSecond) -> Seconds:
+    """Time to copy a GPU's shard of a checkpoint to the memory of its host.
+
+    >>> float(staging_time(1e12, 100.0, 1e10))
+    1.0
+    """
+    return size / (holders * host_bandwidth)
