@@ -230,6 +230,7 @@ def _format_columns(
         columns[f"{part}_peak"] = product_peak(device, precision)
         columns[f"{part}_element_bytes"] = FORMATS[name].bytes
         columns[f"{part}_expanded"] = float(expanded)
+        columns[f"{part}_fp4"] = float(precision == "nvfp4")
         if expanded and part in {"mlp", "expert"}:
             notes.append(f"{name} weights are expanded to {precision} on {device.key}: bytes of {name}, peak of {precision}")
     columns["kv_bytes"] = CACHE_FORMATS[cells["kv_precision"]]

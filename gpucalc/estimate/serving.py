@@ -83,7 +83,8 @@ def _passes(ledger: Ledger) -> None:
     c.define("chunk", np.minimum(c["prompt_tokens"], c["chunk_tokens"]))
     chunks = ledger.add("prefill/chunks", serving.prefill_chunks, tokens=c["prompt_tokens"], chunk=c["chunk_tokens"])
     c.define("chunk", c["prompt_tokens"] / chunks)  # chunks of equal size
-    together = ledger.add("prefill/together", serving.prompts_per_pass, tokens=c["prompt_tokens"], chunk=c["chunk_tokens"])
+    together = ledger.add("prefill/together", serving.prompts_per_pass, batch=c["batch"] * c["attention_dp"], tokens=c["prompt_tokens"], chunk=c["chunk_tokens"], attention_ranks=c["attention_dp"])
+    each = np.maximum(together / c["attention_dp"], 1.0)  # prompts of one rank
     rows = c["decoding"] * c["verified"]
     share = c["attention_dp"]
     add_pass(
@@ -91,13 +92,13 @@ def _passes(ledger: Ledger) -> None:
     )
     one = c["chunk"]
     add_pass(ledger, Pass("single", one, one, 1.0, prompts=1.0, exchange="prefill"))
-    prompt = c["chunk"] * together
-    add_pass(ledger, Pass("prefill", prompt, prompt, together, prompts=together, exchange="prefill"))
+    prompt, group = c["chunk"] * each, c["chunk"] * together
+    add_pass(ledger, Pass("prefill", prompt, group, each, prompts=each, exchange="prefill"))
     mixed = prompt + rows
     add_pass(
         ledger,
         Pass(
-            "mixed", mixed, prompt + rows * share, rows, sequences=c["decoding"], prompts=together, exchange="prefill"
+            "mixed", mixed, group + rows * share, rows, sequences=c["decoding"], prompts=each, exchange="prefill"
         ),
     )
 
@@ -105,7 +106,7 @@ def _passes(ledger: Ledger) -> None:
 def _answers(ledger: Ledger) -> None:
     c = ledger.columns
     chunks, together = ledger["prefill/chunks"], ledger["prefill/together"]
-    ledger.keep("time/overhead", c["step_seconds"])
+    ledger.add("time/overhead", serving.step_overhead, sequences=c["decoding"])
     for name in ("decode", "single", "prefill", "mixed"):
         ledger.total(f"{name}/step", f"{name}/time", "time/overhead")
     step = ledger.keep("time/step", ledger["decode/step"])
@@ -129,14 +130,14 @@ def _answers(ledger: Ledger) -> None:
     apart = c["prefill_workers"] > 0
     interference = ledger.add("prefill/interference", layer.scaled_time, time=one_pass, factor=chunks / together)
     felt = ledger.keep("prefill/felt", np.where(apart, 0.0, interference))
-    tpot = ledger.add("time/tpot", serving.closed_loop_tpot, step=per_token, interference=felt, stages=c["pp"])
+    tpot = ledger.add("time/tpot", serving.closed_loop_tpot, step=per_token, batch=c["batch"] * c["attention_dp"], interference=felt, stages=c["pp"])
     alone = ledger.add("time/prefill-unloaded", layer.scaled_time, time=ledger["single/step"], factor=chunks)
     loaded_pass = np.where(apart, ledger["prefill/step"], np.where(c["mixes_prefill"] > 0, ledger["mixed/step"], ledger["prefill/step"]))
     prefill = ledger.add("time/prefill", layer.scaled_time, time=ledger.keep("prefill/pass", loaded_pass), factor=chunks)
     transfer = _transfer(ledger, alone, apart)
     residence = ledger.add("time/residence", serving.request_time, prefill=prefill, tpot=tpot)
     admission = ledger.add("time/admission", serving.admission_wait, concurrency=ledger["symbol/wanted"], residence=residence)
-    ledger.add("time/queue/closed", serving.prefill_queue, interference=interference)
+    ledger.add("time/queue/closed", serving.prefill_queue, batch=c["batch"] * c["attention_dp"], interference=interference)
     arrivals = np.where(c["rate"] > 0, c["rate"] / np.where(apart, np.maximum(c["prefill_workers"], 1.0), c["dp"]), 0.0)
     ledger.add("time/queue/open", serving.deterministic_queue, rate=arrivals, service=interference)
     queue = ledger.choose("time/queue", c["open_loop"], {0: "time/queue/closed", 1: "time/queue/open"})

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpucalc.estimate.communication import place
-from gpucalc.formulas import attention, collectives, expert_exchange, experts, kv_cache, layer, roofline, serving
+from gpucalc.formulas import attention, collectives, expert_exchange, experts, layer, roofline, serving
 from gpucalc.ledger import Ledger
 
 HALF_BYTES = 2.0  # an activation on the wire and between kernels
@@ -77,8 +77,11 @@ def _kernel(ledger: Ledger, p: Pass, part: str) -> dict[str, Any]:
     c = ledger.columns
     names = (*roofline_names(), "peak", "element_bytes", "output_bytes")
     found = {name: c[f"{part}_{name}"] for name in names}
-    slower = np.where(c[f"{part}_expanded"] > 0, c["expanded_efficiency"], 1.0) * c["product_efficiency"]
-    found["gemm_efficiency"] = found["gemm_efficiency"] * slower
+    expanded = c[f"{part}_expanded"] > 0
+    slower = np.where(expanded, c["expanded_efficiency"], 1.0) * np.where(c[f"{part}_fp4"] > 0, c["fp4_factor"], 1.0)
+    found["gemm_efficiency"] = found["gemm_efficiency"] * slower * c["product_efficiency"]
+    read = np.where(expanded, c["expanded_memory_efficiency"], 1.0)
+    found["gemm_memory_efficiency"] = found["gemm_memory_efficiency"] * read
     found["gemm_launch_seconds"] = found["gemm_launch_seconds"] * p.launch
     return found
 
@@ -157,8 +160,7 @@ def _experts(ledger: Ledger, p: Pass) -> None:
     counts = {"experts": _positive(c["experts"]), "experts_per_token": _positive(c["experts_per_token"])}
     visited = ledger.add(f"{path}/visited", experts.experts_visited, tokens=p.group_tokens, **counts)
     skew = np.where(c["ep"] > 1, c["expert_load_factor"], 1.0)
-    here = ledger.keep(f"{path}/visited-here", np.minimum(_positive(visited / c["ep"] * skew), c["experts"] / c["ep"]))
-    here = _positive(here)
+    here = ledger.keep(f"{path}/visited-here", _positive(visited / c["ep"]))
     routed = ledger.keep(f"{path}/routed", _positive(p.group_tokens * c["experts_per_token"] / c["ep"] * skew))
     width = c["expert_ffn_hidden"] / c["expert_tp"]
     kernel = _kernel(ledger, p, "expert")
@@ -214,7 +216,7 @@ def _decode_attention(ledger: Ledger, p: Pass) -> None:
             context=_positive(reach),
             peak=c["half_peak"],
             attention_element_bytes=HALF_BYTES,
-            decode_launch_seconds=c["decode_launch_seconds"] * p.launch,
+            decode_launch_seconds=c["decode_launch_seconds"] * c["attention_launch_share"],
             **shape,
         )
         ledger.add(path, layer.mean_over_layers, time=one, kind_layers=kind_layers)
@@ -271,22 +273,19 @@ def _elementwise(ledger: Ledger, p: Pass) -> None:
     traffic = ledger.add(
         f"{p.name}/traffic", layer.elementwise_traffic, tokens=p.tokens, sequence_ranks=1.0, hidden=c["hidden"]
     )
+    parts = [f"{p.name}/traffic"]
+    if np.any(c["moe_layers"] > 0):  # each token is copied to its experts and added up again
+        copies = p.group_tokens * c["experts_per_token"] / c["ep"] * c["moe_layers"] / c["layers"]
+        ledger.add(f"{p.name}/copied", experts.copied_rows, copies=copies)
+        parts.append(f"{p.name}/copied")
+    moved = ledger.total(f"{p.name}/moved", *parts)
+    ledger.add(f"{p.name}/layer/elementwise/traffic", roofline.traffic_time, traffic=moved)
     ledger.add(
-        f"{p.name}/layer/elementwise/dense",
-        roofline.memory_bound_time,
-        traffic=traffic,
-        kernel_launch_seconds=c["layer_seconds"],
+        f"{p.name}/layer/elementwise/kernels",
+        roofline.launch_time,
+        kernels=c["small_kernels"],
+        kernel_launch_seconds=c["kernel_seconds"],
     )
-    if np.any(c["moe_layers"] > 0):
-        copies = p.group_tokens * c["experts_per_token"] / c["ep"]
-        path = f"{p.name}/layer/elementwise/experts"
-        one = ledger.add(
-            f"{path}/one",
-            roofline.memory_bound_time,
-            traffic=4 * HALF_BYTES * copies * c["hidden"],
-            kernel_launch_seconds=c["expert_layer_seconds"],
-        )
-        ledger.add(path, layer.mean_over_layers, time=one, kind_layers=c["moe_layers"])
 
 
 def _communication(ledger: Ledger, p: Pass) -> None:
@@ -316,8 +315,32 @@ def _communication(ledger: Ledger, p: Pass) -> None:
 
 
 def _exchange(ledger: Ledger, p: Pass, path: str, exchanging: Any) -> None:
+    """Tokens to their experts and back, between attention ranks that share one set of experts."""
     c = ledger.columns
     ranks = c["tp"] * c["attention_dp"]
+    _gathers(ledger, p, ranks)
+    _kernels(ledger, p, ranks)
+    cases = {0: f"{p.name}/exchange/gathers", 1: f"{p.name}/exchange/kernels"}
+    both = ledger.choose(f"{p.name}/exchange", c["exchange_kernels"], cases)
+    ledger.add(f"{path}/exchange", layer.mean_over_layers, time=both, kind_layers=c["moe_layers"] * exchanging)
+
+
+def _gathers(ledger: Ledger, p: Pass, ranks: Any) -> None:
+    """Every rank gets all tokens before the experts; their results are added up and scattered after them."""
+    c = ledger.columns
+    group = place(ledger, f"{p.name}-experts", ranks, 1.0)
+    message = HALF_BYTES * _positive(p.group_tokens) * c["hidden"]
+    parts = []
+    for name, time in (("gather", collectives.all_gather_time), ("scatter", collectives.reduce_scatter_time)):
+        parts.append(f"{p.name}/{name}/time")
+        start = {"collective_startup": c["reduce_startup"] + c["gather_startup"]}
+        ledger.add(parts[-1], time, message=message, **start, **group)
+    ledger.total(f"{p.name}/exchange/gathers", *parts)
+
+
+def _kernels(ledger: Ledger, p: Pass, ranks: Any) -> None:
+    """Each token is sent to the ranks of its experts by kernels made for it."""
+    c = ledger.columns
     domains = _positive(ranks / c["domain"])
     local = ranks / domains
     parts = []
@@ -325,17 +348,12 @@ def _exchange(ledger: Ledger, p: Pass, path: str, exchanging: Any) -> None:
         prefix = f"{p.exchange}_{direction}_"
         constants = {n.removeprefix(prefix): v for n, v in c.items() if n.startswith(prefix)}
         size = ledger.add(f"{p.name}/{direction}/token", expert_exchange.token_bytes, **TOKEN[direction])
-        per_token = np.minimum(_positive(c["experts_per_token"]), ranks)
-        copies = ledger.add(
-            f"{p.name}/{direction}/copies",
-            expert_exchange.distinct_copies,
-            places=ranks,
-            experts_per_token=per_token,
+        per_token = _positive(c["experts_per_token"])
+        where = {"links": (ranks, f"{p.name}/{direction}/copies"), "network": (domains, f"{p.name}/{direction}/remote")}
+        copies, remote = (
+            ledger.add(at, expert_exchange.distinct_copies, places=places, experts_per_token=per_token)
+            for places, at in where.values()
         )
-        remote = ledger.add(
-            f"{p.name}/{direction}/remote", expert_exchange.distinct_copies, places=domains, experts_per_token=per_token
-        )
-        waiting = domains if p.exchange == "prefill" else ranks / local
         parts.append(f"{p.name}/{direction}/time")
         ledger.add(
             parts[-1],
@@ -343,17 +361,14 @@ def _exchange(ledger: Ledger, p: Pass, path: str, exchanging: Any) -> None:
             tokens=p.tokens / c["tp"],
             token_size=size,
             domains=domains,
-            doublings=np.log2(waiting),
-            link_copies=np.minimum(copies, local - 1 + (local < 2)),
+            doublings=np.log2(domains if p.exchange == "prefill" else ranks / local),
+            link_copies=np.minimum(copies, np.maximum(local - 1, 0.0)),
             network_copies=remote,
             link_bandwidth=c["link_bandwidth"],
             network_bandwidth=c["network_bandwidth"],
             **constants,
         )
-    both = ledger.total(f"{p.name}/exchange", *parts)
-    ledger.add(
-        f"{path}/exchange", layer.mean_over_layers, time=both, kind_layers=c["moe_layers"] * exchanging
-    )
+    ledger.total(f"{p.name}/exchange/kernels", *parts)
 
 
 def define_shapes(ledger: Ledger) -> None:
@@ -363,4 +378,6 @@ def define_shapes(ledger: Ledger) -> None:
     ledger.define("feed_forward", layer.feed_forward_width)
     c = ledger.columns
     c.define("expert_tp", c["tp"] * c["attention_dp"] / c["ep"])
-    ledger.define("cached_length", kv_cache.cached_tokens, context=c["isl"] + c["osl"], window=1e18, block=c["kv_block"])
+    sparse = c["attention_layers"] * (c["index_heads"] > 0)
+    quantised = 1.0 * ((c["mlp_element_bytes"] < HALF_BYTES) & (c["mlp_expanded"] == 0))
+    ledger.define("small_kernels", serving.small_kernels, sparse_layers=sparse, quantised=quantised)

@@ -9,16 +9,30 @@ from gpucalc.formulas.roofline import smooth_maximum
 from gpucalc.units import Bytes, BytesPerSecond, Count, Flop, FlopPerSecond, Ratio, Seconds
 
 
-@formula(symbol="E_hit", cite="gpucalc-counting", valid="experts >= experts_per_token >= 1; uniform routing")
-def experts_visited(experts: Count, experts_per_token: Count, tokens: Count) -> Count:
-    """Expected number of distinct experts that `tokens` tokens visit: E·(1-(1-q/E)^T).
+@formula(symbol="E_hit", cite="gpucalc-counting", valid="experts >= experts_per_token >= 1")
+def experts_visited(experts: Count, experts_per_token: Count, tokens: Count, routing_evenness: Ratio) -> Count:
+    """Expected number of distinct experts that `tokens` tokens visit: E·(1-(1+q·T/(E·κ))^-κ), at least q.
 
-    Memory holds all experts, a step reads the visited ones, and the work is that of q per token.
+    Memory holds all experts, a step reads the visited ones, and the work is that of q per token. How often an
+    expert is chosen varies as a gamma distribution of shape κ (`routing_evenness`): 1 is exponential, a large
+    value uniform routing, E·(1-(1-q/E)^T).
 
-    >>> float(experts_visited(256, 8, 1)), round(float(experts_visited(256, 8, 64)), 1)
-    (8.0, 222.4)
+    >>> round(float(experts_visited(256, 8, 64, 1e6)), 1), round(float(experts_visited(256, 8, 64, 1.0)), 1)
+    (221.4, 170.7)
     """
-    return experts * (1 - (1 - experts_per_token / experts) ** tokens)
+    share = experts_per_token / experts * tokens
+    spread = experts * (1 - (1 + share / routing_evenness) ** -routing_evenness)
+    return np.maximum(spread, np.minimum(experts_per_token, experts))
+
+
+@formula(symbol="Q_perm", cite="gpucalc-counting", valid="16-bit rows")
+def copied_rows(copies: Count, hidden: Count, passes: Count = 4.0, row_bytes: Bytes = 2.0) -> Bytes:
+    """Bytes moved to gather the rows of each expert and to add up their results: read and write, twice.
+
+    >>> copied_rows(10, 100)
+    8000.0
+    """
+    return passes * row_bytes * copies * hidden
 
 
 @formula(symbol="t_c,grouped", cite="gpucalc-calibration", valid="visited >= 1; rows of one expert padded to a tile")

@@ -47,17 +47,50 @@ def prefill_chunks(tokens: Count, chunk: Count) -> Count:
 
 
 @formula(symbol="n_p", cite="gpucalc-counting", valid="batch >= 0, osl >= 1; arrivals at random in steady state")
-def prompts_per_pass(batch: Count, osl: Count, tokens: Count, chunk: Count) -> Count:
+def prompts_per_pass(batch: Count, osl: Count, tokens: Count, chunk: Count, attention_ranks: Count = 1.0) -> Count:
     """Mean number of prompts that are computed together: those that arrive in one step, if any, within the budget.
 
-    A step ends batch/osl requests on average, and a new one takes the place of each.
+    A step ends batch/osl requests on average, and a new one takes the place of each. `batch` is that of all
+    `attention_ranks` that step together, each with a budget of its own.
 
     >>> round(float(prompts_per_pass(512, 512, 1000, 8192)), 3), float(prompts_per_pass(512, 512, 9000, 8192))
     (1.582, 1.0)
     """
     arrivals = np.maximum(batch / osl, 1e-9)
     together = arrivals / (1 - np.exp(-arrivals))
-    return np.maximum(np.minimum(together, np.floor(chunk / tokens)), 1.0)
+    return np.maximum(np.minimum(together, attention_ranks * np.floor(chunk / tokens)), 1.0)
+
+
+@formula(symbol="n_kernels", cite="gpucalc-counting", valid="layer counts >= 0")
+def small_kernels(
+    layers: Count,
+    moe_layers: Count,
+    latent_layers: Count,
+    sparse_layers: Count,
+    quantised: Flag,
+    layer_kernels: Count,
+    expert_kernels: Count,
+    latent_kernels: Count,
+    sparse_kernels: Count,
+    quantising_kernels: Count,
+) -> Count:
+    """Kernels of the average layer beside its products, its attention and its all-reduces.
+
+    >>> small_kernels(10, 8, 0, 0, 1, 5, 8, 4, 7, 3)  # 5 + 0.8 * 8 + 3
+    14.4
+    """
+    kinds = expert_kernels * moe_layers + latent_kernels * latent_layers + sparse_kernels * sparse_layers
+    return layer_kernels + quantising_kernels * quantised + kinds / layers
+
+
+@formula(symbol="t_host", cite="gpucalc-calibration", valid="sequences >= 0")
+def step_overhead(sequences: Count, step_seconds: Seconds, sequence_seconds: Seconds) -> Seconds:
+    """Time of a step that the device waits for the engine: scheduling, and sampling and output of each sequence.
+
+    >>> round(step_overhead(100, 1e-3, 5e-6), 9)
+    0.0015
+    """
+    return step_seconds + sequences * sequence_seconds
 
 
 @formula(symbol="t_add", cite="agrawal2024", valid="mixed = 1: prompt and decode tokens share a pass")
