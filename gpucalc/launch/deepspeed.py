@@ -18,6 +18,12 @@ def problems(launch: Launch) -> list[str]:
     """Everything that the JSON cannot express or DeepSpeed refuses, in sentences."""
     c = launch
     found = legality.deepspeed(rule_cells(launch) | {"zero_stage": launch.zero_stage})
+    # Combinations that DeepSpeed has not validated (deepspeed/runtime/engine.py) are not written; a file that holds
+    # them is read all the same.
+    if c["tp"] > 1 and launch.zero_stage == 3:
+        found.append("DeepSpeed's AutoTP is validated with ZeRO 0 to 2, not with ZeRO-3")
+    if c["tp"] > 1 and c["cp"] > 1:
+        found.append("DeepSpeed's AutoTP and Ulysses (sequence_parallel_size) are not validated together")
     if c["cp"] > 1 and c["cp_kind"] != "ulysses":
         kind = {"ring": "ring", "ag": "all-gather"}[c["cp_kind"]]
         found.append(

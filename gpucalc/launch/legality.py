@@ -114,8 +114,4 @@ def deepspeed(c: Cells) -> list[str]:
         problems.append(f"{n} GPUs are no multiple of tp·cp = {tp}·{cp} = {tp * cp}")
     if cp > 1 and c.get("heads") and c["heads"] % cp:
         problems.append(f"Ulysses over {cp} ranks needs heads that {cp} divides, not {c['heads']}")
-    if tp > 1 and zero == 3:
-        problems.append("DeepSpeed's AutoTP works with ZeRO 0 to 2, not with ZeRO-3")
-    if tp > 1 and cp > 1:
-        problems.append("DeepSpeed's AutoTP and Ulysses (sequence_parallel_size) are not used together")
     return problems + _experts(c, "DeepSpeed")
