@@ -15,10 +15,10 @@ from gpucalc.sizing import (
     largest_of_layout,
     least_gpus,
     on_count,
-    remedies,
     stated_layout,
     strategies,
 )
+from gpucalc.sizing_remedies import remedies
 from gpucalc.variation import Context, Variation, outcomes
 
 CONTEXT = Context(Database())

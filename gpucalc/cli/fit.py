@@ -98,6 +98,7 @@ def fit(
     database = opt.open_database(db)
 
     from gpucalc import sizing
+    from gpucalc.sizing_remedies import remedies
     from gpucalc.variation import Context
 
     context = Context(database, profile, fabric)
@@ -115,7 +116,7 @@ def fit(
     else:
         verdicts = [sizing.on_count(sizer, one, count) for one in chosen]
     best = _best(verdicts)
-    cures = sizing.remedies(context, best) if best is not None and (count is not None or shown == "remedies") else []
+    cures = remedies(context, best) if best is not None and (count is not None or shown == "remedies") else []
     rows = [_row(verdict, count) for verdict in verdicts]
     _write(rows, [_remedy_row(one) for one in cures], best, shown, form, columns, not no_header, count)
     if wanted:
@@ -270,10 +271,11 @@ def _footer(best: Any, rows: Sequence[dict[str, Any]], count: int | None) -> Non
 def _one_layout(
     sizing: Any, context: Any, cells: dict[str, Any], wanted: str | None, form: str, columns: str | None, header: bool
 ) -> int:
+    from gpucalc.sizing_remedies import remedies
     from gpucalc.variation import MEMORY_PARTS, MEMORY_TITLES, largest_part
 
     outcome = sizing.stated_layout(context, cells)
-    cures = [_remedy_row(one) for one in sizing.remedies(context, outcome)]
+    cures = [_remedy_row(one) for one in remedies(context, outcome)]
     name, size = largest_part(outcome.terms)
     over = outcome.terms["memory/raw"] - outcome.terms["memory/capacity"]
     verdict = {
