@@ -424,7 +424,7 @@ def software_columns(
         "transfer_bytes": gradient + weight,
         "low_precision": float(precision in LOW_PRECISION),
         **tuning,
-        "adapter_state_bytes": adapter_state_bytes(cells["optimizer"], pure=small),
+        "adapter_state_bytes": adapter_state_bytes(cells["optimizer"], pure=small) + constants["adapter_temporary_bytes"],
         "logit_bytes": logit,
         "flash": float(cells["flash_attention"] != "no"),
         "expert_host_ratio": constants["expert_host_ratio" if rack else "expert_host_ratio_hgx"],

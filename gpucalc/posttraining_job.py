@@ -8,8 +8,8 @@ from typing import Any
 
 from gpucalc.errors import UsageError
 from gpucalc.hardware import Database
-from gpucalc.job import Job, predict, resolve
-from gpucalc.posttraining_row import REINFORCEMENT, SUPERVISED, Tuning, read_tuning
+from gpucalc.job import Job, fit_of, predict, resolve
+from gpucalc.posttraining_row import SUPERVISED, Tuning, read_tuning
 from gpucalc.recipe import choose_recipe
 
 PREDICTIONS = ("pred_peak_mem_gib", "pred_tokens_per_s_per_gpu", "pred_step_time_s", "pred_fit", "pred_error")
@@ -50,7 +50,7 @@ def evaluate_posttraining(records: Sequence[Mapping[str, str]], db: Database) ->
             if tuning.algorithm in SUPERVISED:
                 pairs.append((place, tuning, *supervised_jobs(tuning, db)))
             else:
-                results[place] = _other(tuning, db)
+                results[place] = policy_row(tuning, db)
         except UsageError as error:
             results[place] = {**dict.fromkeys(PREDICTIONS, ""), "pred_error": "; ".join(error.problems)}
     rows = predict([job for _, _, *jobs in pairs for job in jobs])
@@ -80,5 +80,19 @@ def supervised_row(
     }
 
 
-def _other(tuning: Tuning, db: Database) -> dict[str, Any]:
-    raise UsageError(f"method {tuning.algorithm} is not yet supported")
+def policy_row(tuning: Tuning, db: Database) -> dict[str, Any]:
+    """The answer of a row that generates, scores and updates."""
+    from gpucalc.posttraining_policy import estimate_policy
+    from gpucalc.posttraining_rl_row import policy_of
+
+    policy = policy_of(tuning)
+    ledger, training, _ = estimate_policy(policy, db)
+    step = float(ledger["time/step"])
+    tokens = policy.rollouts * (policy.prompt + policy.mean_response)
+    return {
+        "pred_peak_mem_gib": float(ledger["memory/total"]) / 2**30,
+        "pred_tokens_per_s_per_gpu": tokens / step / policy.n_gpus,
+        "pred_step_time_s": step,
+        "pred_fit": fit_of(float(training["memory/fill"])),
+        "pred_error": "",
+    }
