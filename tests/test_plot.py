@@ -24,6 +24,7 @@ from gpucalc.label import label_cells
 from gpucalc.plot import canvas, layouts, parts, plot_scaling, save
 from gpucalc.plot.explained import drawn_micro_batches, explain_figure
 from gpucalc.plot.kernels import operation_traffic
+from gpucalc.plot.scaling import scaling_figure
 from gpucalc.plot.schedule import BACKWARD, FORWARD, SPLIT_BACKWARD, WEIGHT, Bar, order, routes, timed
 from gpucalc.vocabulary import SCHEDULES
 
@@ -120,6 +121,8 @@ LABELS = (
     "tp4-pp8-dp2-mbs1-zero1-sp-zb2p-full",
     "tp8-dp8-mbs1-zero3-sp-full",
     "tp2-pp2-dp4-cp4-mbs1-zero2-sp-full4",
+    "tp8-dp8-mbs16-zero1-sp-full-offload-opt",
+    "tp4-pp4-dp4-mbs1-zero1-sp-offload-act",
 )
 
 
@@ -134,7 +137,19 @@ def test_the_parts_of_a_picture_add_up_to_the_answer(label: str) -> None:
     assert memory == pytest.approx(total, rel=5 * parts.NEGLIGIBLE)
     stages = [sum(parts.stage_memory(ledger, stage).values()) for stage in ("first", "second", "last")]
     assert max(stages) == pytest.approx(total)
+    assert parts.OTHER not in parts.time_parts(ledger), "a new part of the step has no name in pictures"
+    assert parts.OTHER not in parts.memory_parts(ledger), "a new part of memory has no name in pictures"
     assert (parts.memory_limit(ledger) > total) == (float(np.ravel(ledger["memory/fill"])[0]) < 1)
+
+
+@pytest.mark.parametrize("method", ["lora", "qlora"])
+def test_adapters_add_up_too(method: str) -> None:
+    cells = {**CELLS, "method": method, "n_gpus": 8, "global_batch": 8, "framework": "pytorch fsdp", "zero_stage": 3}
+    ledger = estimate_training(jobs.stack([jobs.resolve(cells, DATABASE)]), detail=True)
+    for found, path in ((parts.time_parts(ledger), "time/step"), (parts.memory_parts(ledger), "memory/total")):
+        total = sum(float(values[0]) for values in found.values())
+        assert total == pytest.approx(float(np.ravel(ledger[path])[0]), rel=5 * parts.NEGLIGIBLE)
+        assert parts.OTHER not in found
 
 
 def test_a_mixture_of_experts_adds_up_too() -> None:
@@ -202,14 +217,18 @@ def test_every_schedule_is_drawn_or_left_out(schedule: str) -> None:
     assert drawn == (not schedule.startswith("dualpipe"))
 
 
-def test_scaling_draws_each_mode_and_leaves_out_what_has_no_prediction(tmp_path: Path) -> None:
+@pytest.mark.parametrize("term", ["share_dp_pct", "time/dp/exposed", "mine"])
+def test_scaling_draws_each_mode_and_leaves_out_what_has_no_prediction(tmp_path: Path, term: str) -> None:
     pytest.importorskip("matplotlib")
-    rows = [
-        {"mode": mode, "n_gpus": n, "pred_step_time_s": 10.0, "pred_tokens_per_s_per_gpu": 1000.0 - n, "time/host": 1.0}
+    rows: list[dict[str, Any]] = [
+        {"mode": mode, "n_gpus": n, "pred_step_time_s": 10.0, "pred_tokens_per_s_per_gpu": 1000.0 - n, term: n / 10}
         for mode in ("weak", "strong")
         for n in (8, 16, 32)
     ]
     rows.append({"mode": "weak", "n_gpus": 64, "pred_step_time_s": None, "pred_tokens_per_s_per_gpu": None})
+    text = canvas.svg_text(scaling_figure(rows, "a title"), "t")
+    assert all(wanted in text for wanted in ("a title", "weak", "strong", "98 %"))
+    assert ("sharding and gradients" in text) == ("Strong by term" in text) == (term != "mine")
     plot_scaling(rows, str(tmp_path / "scale.svg"))
     assert (tmp_path / "scale.svg").stat().st_size > 8000
     with pytest.raises(UsageError, match="no number of GPUs has a prediction"):

@@ -10,9 +10,9 @@ from gpucalc.plot.canvas import FORMS, check_path, save, svg_text
 __all__ = ["FORMS", "check_path", "plot_scaling", "save", "svg_text"]
 
 
-def plot_scaling(frame: object, path: str) -> None:
+def plot_scaling(frame: object, path: str, title: str = "") -> None:
     """Write the picture of a scaling curve: see `gpucalc.plot.scaling.scaling_figure`."""
     from gpucalc.plot.scaling import scaling_figure
 
     check_path(path)
-    save(scaling_figure(frame), path)
+    save(scaling_figure(frame, title), path)

@@ -16,7 +16,7 @@ FORMS = (".png", ".svg", ".pdf")
 DPI = 150
 MISSING = "pictures need matplotlib; install it with: pip install 'gpucalc[plot]'"
 
-# Eight colours that people with any kind of colour vision tell apart (Okabe and Ito); greys and a dark brown beside them.
+# Eight colours that people with any kind of colour vision tell apart (Okabe and Ito), greys, and a dark brown.
 BLUE, SKY, GREEN, YELLOW = "#0072B2", "#56B4E9", "#009E73", "#F0E442"
 ORANGE, RED, PURPLE, BLACK = "#E69F00", "#D55E00", "#CC79A7", "#000000"
 GREY, PALE, BROWN = "#7F7F7F", "#D0D0D0", "#7A3E00"
@@ -158,7 +158,7 @@ def grid(axes: Any, axis: str = "both") -> None:
     axes.grid(True, axis=axis, which="major", color=PALE, linewidth=0.6)
 
 
-def shortened(text: str, width: int = 46) -> str:
+def shortened(text: str, width: int = 52) -> str:
     """A label that fits beside a bar.
 
     >>> shortened("tp8-pp4-dp2", 8)

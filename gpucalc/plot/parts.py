@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from gpucalc.formulas.memory import reserve_memory
+from gpucalc.formulas.memory import logits_excess, reserve_memory
 from gpucalc.plot.canvas import BLACK, BLUE, BROWN, GREEN, GREY, ORANGE, PALE, PURPLE, RED, SKY, YELLOW
 
 Styles = Mapping[str, tuple[str, str]]
 
-# Name → paths whose sum it is. Together they are `time/step`: the parts of `time/compute` and the rest.
+OTHER = "other"  # what the estimate counts and no name here stands for
+
+# Name → paths whose sum it is. Together they are `time/step`.
 TIME: Mapping[str, tuple[str, ...]] = {
     "matrix products": ("time/forward/gemm", "time/backward/gemm", "time/head"),
     "attention": ("time/forward/attention", "time/backward/attention"),
@@ -25,6 +27,7 @@ TIME: Mapping[str, tuple[str, ...]] = {
     "sharding and gradients": ("time/fsdp/exposed", "time/dp/exposed"),
     "pipeline bubble": ("time/pp/bubble",),
     "pipeline transfers": ("time/pp/p2p",),
+    "host transfers": ("time/offload/exposed",),
     "optimizer": ("time/optimizer",),
     "stragglers": ("time/stragglers",),
 }
@@ -41,20 +44,30 @@ TIME_STYLES: Styles = {
     "sharding and gradients": (RED, "\\\\\\"),
     "pipeline bubble": (PALE, ""),
     "pipeline transfers": (GREY, "///"),
+    "host transfers": (BLACK, "///"),
     "optimizer": (PURPLE, ""),
     "stragglers": (GREY, ""),
+    OTHER: (BROWN, ""),
 }
 MEMORY_STYLES: Styles = {
     "weights": (BLUE, ""),
     "gradients": (SKY, ""),
     "optimizer": (GREEN, ""),
-    "adapters": (PURPLE, ""),
+    "adapters": (BROWN, ""),
     "activations": (ORANGE, ""),
-    "passing": (YELLOW, ""),
+    "working set": (YELLOW, ""),
+    "logits": (PURPLE, ""),
     "gathered weights": (RED, ""),
     "allocator reserve": (PALE, ""),
+    OTHER: (GREY, ""),
 }
-_MEMORY = ("weights", "gradients", "optimizer", "adapters", "activations", "passing")
+# Last word of a path → name; what gradients share with activations is taken off these.
+_MEMORY = {
+    **{name: name for name in ("weights", "gradients", "optimizer", "adapters", "activations", "logits")},
+    "shared": "activations",
+    "working": "working set",
+    "gather": "gathered weights",
+}
 NEGLIGIBLE = 5e-4  # parts below this share of the largest total are not drawn
 
 
@@ -68,21 +81,23 @@ def _visible(parts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def time_parts(ledger: Any, rows: int = 1) -> dict[str, np.ndarray]:
-    """Name → seconds for each row of a detailed ledger; what is left out of `TIME` as negligible is tiny."""
-    found = {}
-    for name, paths in TIME.items():
-        terms = [_column(ledger[path], rows) for path in paths if path in ledger]
-        if terms:
-            found[name] = np.sum(terms, axis=0)
-    return _visible(found)
+    """Name → seconds for each row of a detailed ledger; but for what is too small to be seen they are `time/step`."""
+    whole = [path for path in ledger.entries["time/step"].parts if path != "time/compute"]
+    names = {path: name for name, paths in TIME.items() for path in paths}
+    found: dict[str, Any] = dict.fromkeys((*TIME, OTHER), 0.0)
+    for path in (*ledger.entries["time/compute/parts"].parts, *whole):
+        found[names.get(path, OTHER)] = found[names.get(path, OTHER)] + _column(ledger[path], rows)
+    return _visible({name: _column(values, rows) for name, values in found.items()})
 
 
 def memory_parts(ledger: Any, rows: int = 1) -> dict[str, np.ndarray]:
     """Name → bytes of the fullest GPU for each row of a detailed ledger; they add up to `memory/total`."""
-    found = {name: _column(ledger[f"memory/{name}"], rows) for name in _MEMORY}
-    found["gathered weights"] = _column(ledger["memory/gather"], rows)
+    found: dict[str, Any] = dict.fromkeys(MEMORY_STYLES, 0.0)
+    for path in ledger.entries["memory/parts"].parts:
+        name = _MEMORY.get(path.rsplit("/", 1)[-1], OTHER)
+        found[name] = found[name] + _column(ledger[path], rows)
     found["allocator reserve"] = _column(ledger["memory/reserve"], rows)
-    return _visible(found)
+    return _visible({name: _column(values, rows) for name, values in found.items()})
 
 
 def stage_memory(ledger: Any, stage: str) -> dict[str, float]:
@@ -91,16 +106,27 @@ def stage_memory(ledger: Any, stage: str) -> dict[str, float]:
     def at(path: str) -> float:
         return float(_column(ledger[path], 1)[0])
 
-    found = {name: at(f"memory/{stage}/{name}") for name in ("weights", "gradients", "optimizer")}
-    found["adapters"] = at("memory/adapters")
-    found |= {name: at(f"{name}/{stage}/chosen") for name in ("activations", "passing")}
-    found["gathered weights"] = at("memory/gather")
+    found = dict.fromkeys(MEMORY_STYLES, 0.0)
+    for path in _leaves(ledger, f"memory/{stage}/chosen"):
+        words = [word for word in path.split("/") if word not in {"memory", stage, "chosen"}]
+        if words == ["passing"]:
+            excess = float(logits_excess(passing=at(path), working=at("memory/working")))
+            found["logits"] += excess
+            found["working set"] += at(path) - excess
+        else:
+            found[_MEMORY.get(words[-1], OTHER)] += at(path)
     c = ledger.columns
     raw = at(f"memory/{stage}/chosen")
     found["allocator reserve"] = float(
         reserve_memory(raw=raw, fragmentation=float(c["counter_factor"]), fixed=float(c["counter_fixed"]))
     )
     return found
+
+
+def _leaves(ledger: Any, path: str) -> list[str]:
+    """The terms of which a sum of sums consists."""
+    entry = ledger.entries[path]
+    return [leaf for part in entry.parts for leaf in _leaves(ledger, part)] if entry.verb == "total" else [path]
 
 
 def memory_limit(ledger: Any) -> float:

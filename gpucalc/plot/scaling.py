@@ -2,29 +2,48 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gpucalc.errors import UsageError
-from gpucalc.plot import parts
 from gpucalc.plot.canvas import COLOURS, GREY, MARKERS, grid, new_figure, settings, time_scale
+from gpucalc.plot.parts import NEGLIGIBLE, TIME, TIME_STYLES
+
+_SHARE = re.compile(r"share_(.+)_pct")
+# Term of a `share_…_pct` column → what the legend calls it, and its style.
+TERMS = {
+    "work": ("work", TIME_STYLES["matrix products"]),
+    "recompute": ("recomputation", TIME_STYLES["recomputation"]),
+    "host": ("host", TIME_STYLES["host launches"]),
+    "tp": ("tensor parallel traffic", TIME_STYLES["tensor parallel traffic"]),
+    "cp": ("context parallel traffic", TIME_STYLES["context parallel traffic"]),
+    "ep": ("expert parallel traffic", TIME_STYLES["expert parallel traffic"]),
+    "pp_bubble": ("pipeline bubble", TIME_STYLES["pipeline bubble"]),
+    "pp_transfer": ("pipeline transfers", TIME_STYLES["pipeline transfers"]),
+    "dp": ("sharding and gradients", TIME_STYLES["sharding and gradients"]),
+    "optimizer": ("optimizer", TIME_STYLES["optimizer"]),
+    "stragglers": ("stragglers", TIME_STYLES["stragglers"]),
+}
 
 
 def scaling_figure(frame: Any, title: str = "") -> Any:
     """The figure of a scaling curve.
 
-    `frame` is a DataFrame or a sequence of mappings, one row for each number of GPUs, with the columns `n_gpus`,
-    `pred_step_time_s` and `pred_tokens_per_s_per_gpu`; `mode` (weak, strong, …), where there, makes one curve of
-    each value. `efficiency_pct` is drawn where there, else throughput per GPU over that of the fewest GPUs. Columns
-    `time/…` of the ledger, where there, are drawn as shares of the step.
+    `frame` is a DataFrame or a sequence of mappings with the columns of `gpucalc scale`: one row for each number of
+    GPUs, with `n_gpus`, `pred_step_time_s` and `pred_tokens_per_s_per_gpu`; `mode` (strong, weak), where there, makes
+    one curve of each value. `efficiency_pct` is drawn where there, else throughput per GPU over that of the fewest
+    GPUs. Columns `time/…` of the ledger, or else `share_…_pct`, are drawn as shares of the step.
     """
     rows = _records(frame)
     modes = list(dict.fromkeys(str(row.get("mode") or "") for row in rows))
     curves = {mode: [row for row in rows if str(row.get("mode") or "") == mode] for mode in modes}
-    terms = any(name.startswith("time/") for row in rows for name in row)
+    shared = [
+        mode for mode in modes if any(name.startswith("time/") or _SHARE.fullmatch(name) for name in curves[mode][0])
+    ]
     with settings():
-        figure = new_figure(10.5 if not terms else 13.5, 4.6)
-        plots = figure.subplots(1, 3 if terms else 2)
+        figure = new_figure(10.0 + 4.0 * len(shared), 4.6)
+        plots = figure.subplots(1, 2 + len(shared))
         for place, (mode, curve) in enumerate(curves.items()):
             _curve(plots[0], plots[1], curve, mode, place)
         counts = sorted({int(row["n_gpus"]) for row in rows})
@@ -33,11 +52,11 @@ def scaling_figure(frame: Any, title: str = "") -> Any:
             _count_ticks(axes, counts)
             grid(axes)
         plots[0].set(yscale="log", ylabel="tokens per second", title="Throughput; grey: ideal")
-        plots[1].set(ylabel="efficiency [%]", title="Efficiency")
-        plots[1].set_ylim(0, max(108, 1.08 * plots[1].dataLim.ymax))  # few GPUs short of memory are slower
+        highest = max(100.0, plots[1].dataLim.y1)
+        plots[1].set(ylabel="efficiency [%]", title="Efficiency", ylim=(0, 1.08 * highest))
         plots[0].legend(loc="upper left")
-        if terms:
-            _shares(plots[2], next(iter(curves.values())), modes[0])
+        for axes, mode in zip(plots[2:], shared, strict=True):
+            _shares(axes, curves[mode], mode, legend=mode == shared[-1])
         if title:
             figure.suptitle(title, fontsize=10, x=0.01, ha="left")
     return figure
@@ -83,21 +102,35 @@ def _count_ticks(axes: Any, counts: list[int]) -> None:
     axes.set_xlabel("GPUs")
 
 
-def _shares(axes: Any, curve: list[dict[str, Any]], mode: str) -> None:
+def _shares(axes: Any, curve: list[dict[str, Any]], mode: str, *, legend: bool) -> None:
     """Shares of the step by term, stacked over the numbers of GPUs."""
     names = [f"{int(row['n_gpus']):,}" for row in curve]
     bottom = [0.0] * len(curve)
-    for part, (colour, hatch) in parts.TIME_STYLES.items():
-        paths = parts.TIME[part]
-        values = [
-            100 * sum(float(row.get(path) or 0) for path in paths) / float(row["pred_step_time_s"]) for row in curve
-        ]
-        if max(values) < 100 * parts.NEGLIGIBLE:
-            continue
-        axes.bar(names, values, bottom=bottom, color=colour, hatch=hatch, edgecolor="white", linewidth=0.4, label=part)
+    for title, ((colour, hatch), values) in _terms(curve).items():
+        axes.bar(names, values, bottom=bottom, color=colour, hatch=hatch, edgecolor="white", linewidth=0.4, label=title)
         bottom = [a + b for a, b in zip(bottom, values, strict=True)]
     divisor, unit = time_scale(float(curve[-1]["pred_step_time_s"]))
-    last = f"step of {float(curve[-1]['pred_step_time_s']) / divisor:.3g} {unit} on {names[-1]}"
-    axes.set(xlabel="GPUs", ylabel="share of the step [%]", title=f"By term{f', {mode}' if mode else ''}; {last}")
-    axes.tick_params(axis="x", labelsize=8, rotation=45 if len(names) > 8 else 0)
-    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), bbox_transform=axes.transAxes, reverse=True)
+    last = f"{float(curve[-1]['pred_step_time_s']) / divisor:.3g} {unit} on {names[-1]}"
+    axes.set(xlabel="GPUs", ylabel="share of the step [%]", title=f"{mode.capitalize() or 'Step'} by term; {last}")
+    axes.tick_params(axis="x", labelsize=8, rotation=45 if len(names) > 6 else 0)
+    if legend:
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), bbox_transform=axes.transAxes, reverse=True)
+
+
+def _terms(curve: list[dict[str, Any]]) -> dict[str, tuple[tuple[str, str], list[float]]]:
+    """Title → style and percent of the step for each number of GPUs: of the ledger's times, else of the shares."""
+    if any(name.startswith("time/") for name in curve[0]):
+        found = {
+            title: (
+                TIME_STYLES[title],
+                [100 * sum(float(row.get(p) or 0) for p in paths) / float(row["pred_step_time_s"]) for row in curve],
+            )
+            for title, paths in TIME.items()
+        }
+    else:
+        found = {}
+        for place, column in enumerate(name for name in curve[0] if _SHARE.fullmatch(name)):
+            term = column.removeprefix("share_").removesuffix("_pct")
+            title, style = TERMS.get(term, (term.replace("_", " "), (COLOURS[place % len(COLOURS)], "...")))
+            found[title] = (style, [float(row.get(column) or 0) for row in curve])
+    return {title: (style, values) for title, (style, values) in found.items() if max(values) > 100 * NEGLIGIBLE}
