@@ -80,9 +80,11 @@ from gpucalc.cli import (  # noqa: E402
     hw,
     models,
     plan,
+    render,
     roofline,
     run,
     scale,
+    storage,
     sweep,
     validate,
     whatif,
@@ -98,10 +100,12 @@ app.command("whatif")(whatif.whatif)
 app.command("diagnose")(diagnose.diagnose)
 app.command("sweep")(sweep.sweep)
 app.command("hpc")(hpc.hpc)
+app.command("render")(render.render)
 app.command("export")(export.export)
 app.command("comm")(comm.comm)
 app.add_typer(roofline.app, name="roofline")
 app.add_typer(hw.app, name="hw")
 app.add_typer(models.app, name="models")
 app.command("run")(run.run)
+app.command("storage")(storage.storage)
 app.command("completion")(completion.completion)

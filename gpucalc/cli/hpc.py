@@ -97,7 +97,7 @@ def hpc(
     most = str(max(counts))
     cluster = opt.resolved_cluster(database, device.key, most, gpus_per_node, inter_node_gbps, fabric)
     total = _sizes(units, units_per_gpu, counts, chosen, device)
-    options = {"dimensions": int(dimensions), "staged": staged}
+    options: dict[str, Any] = {"dimensions": int(dimensions), "staged": staged}
     notes = [codes.poor_in_fp64(device)] if chosen.precision == "fp64" else []
     _must_fit(chosen, device, total, counts)
     if len(counts) == 1:

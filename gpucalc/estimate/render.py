@@ -1,0 +1,202 @@
+"""A render farm: the one place that puts the formulas of `formulas/render.py` in order.
+
+Times of the latest machine are expectations of a maximum, integrated over the shares that the formulas give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpucalc import catalog
+from gpucalc.errors import UsageError
+from gpucalc.formulas import render
+from gpucalc.hardware import Device
+from gpucalc.ledger import Columns, Ledger
+
+FILE = "render_scores.toml"
+ORDERS = ("random", "longest-first")
+RAY_TRACING = {"Turing", "Ampere", "Ada", "Blackwell"}
+LEAST_SPREAD = 1e-3  # below it frames are equal and the shares are steps
+LONGEST = 200.0  # mean frame times up to which a maximum is integrated
+STEPS = 4  # fixed-point steps for the time when the queue is empty
+_COMPUTE_PARTS = ("a100", "a800", "b100", "b200", "b300", "gb200", "gb300", "h100", "h200", "h800", "h20", "gh200")
+
+
+@dataclass(frozen=True)
+class Score:
+    """A device's benchmark score, and the range it may lie in when it is estimated."""
+
+    value: float
+    low: float
+    high: float
+    basis: str
+
+
+@dataclass(frozen=True)
+class Farm:
+    """Machines of one or more kinds, and what all of them share."""
+
+    counts: Mapping[str, int]  # device → machines in use
+    scores: Mapping[str, Score]
+    frames: float
+    reference_time: float
+    reference_score: float
+    spread: float
+    scene_load: float = 0.0
+    failure_share: float = 0.0
+    gpus_per_frame: int = 1
+
+
+def score_table(dirs: Sequence[Path] = ()) -> dict[str, Any]:
+    """The scores of the shipped file, then of a `defaults` folder of each user's database."""
+    merged: dict[str, Any] = {}
+    for root in (catalog.shipped(), *dirs):
+        path = Path(root) / "defaults" / FILE
+        if path.exists():
+            for name, table in catalog.read_toml(path, Path(root)).items():
+                if isinstance(table, dict):
+                    merged.setdefault(name, {}).update(table)
+    return merged
+
+
+def score_of(device: Device, table: Mapping[str, Any]) -> Score:
+    """The score of a device: measured, or from its FP32 peak with the range of its kind.
+
+    Raises UsageError for a device that has neither.
+    """
+    found = table["score"].get(device.key)
+    if found:
+        few = found.get("submissions", 0)
+        basis = f"median of {few} submissions" if few else "median of submissions"
+        return Score(float(found["value"]), float(found["value"]), float(found["value"]), basis)
+    peak = device.peak.get("fp32")
+    if not peak or device.vendor not in {"NVIDIA", "AMD", "Intel"} or device.link.startswith(("gaudi", "tpu")):
+        known = ", ".join(sorted(table["score"]))
+        raise UsageError(f"{device.key} cannot render: no FP32 shaders are stated; scored devices: {known}")
+    kind = "other" if device.vendor != "NVIDIA" else "none"
+    if (
+        device.vendor == "NVIDIA"
+        and device.arch.split()[0] in RAY_TRACING
+        and not device.key.startswith(_COMPUTE_PARTS)
+    ):
+        kind = "ray_tracing"
+    rate = table["per_fp32_tflop"][kind]
+    return Score(
+        *(rate[n] * peak / 1e12 for n in ("value", "low", "high")), basis=f"estimated from FP32: {rate['origin']}"
+    )
+
+
+def _integral(values: Any, at: Any) -> float:
+    return float(np.sum((values[1:] + values[:-1]) / 2 * np.diff(at)))
+
+
+def _grid() -> Any:
+    return np.concatenate([[1e-9], np.geomspace(1e-3, LONGEST, 700)])
+
+
+def latest_first_round(workers: float, spread: float) -> float:
+    """Expected longest of `workers` frames, in mean frame times."""
+    if spread < LEAST_SPREAD:
+        return 1.0
+    at = _grid()
+    # ln(1 - S) keeps the last digits where thousands of machines make the tail matter.
+    return _integral(-np.expm1(workers * np.log1p(-np.minimum(render.longer_share(at, spread), 1 - 1e-15))), at)
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """One kind of machine: how many, their mean time of a frame, and its spread."""
+
+    count: float
+    mean: float
+    spread: float
+
+
+def _drained(kinds: Sequence[_Kind], frames: float, throughput: float) -> tuple[float, float]:
+    """When the queue is empty, and the expected time from then until the last machine is done."""
+    unit = max(k.mean for k in kinds)
+    at = _grid() * unit
+    empty = frames / throughput
+    idle = np.zeros_like(at)
+    for _ in range(2 + STEPS * 3):
+        under_way, idle = 0.0, np.zeros_like(at)
+        for k in kinds:
+            share = render.remaining_share_after(at / k.mean, empty / k.mean, max(k.spread, LEAST_SPREAD))
+            under_way += k.count * _integral(share, at) / k.mean
+            idle = idle + k.count * np.log1p(-np.minimum(share, 1 - 1e-15))
+        empty = float(render.queue_empty_time(frames, under_way, throughput))
+    return empty, _integral(-np.expm1(idle), at)
+
+
+def estimate_farm(farm: Farm, *, store: float = 0.0, frame_bytes: float = 0.0, trace: bool = False) -> Ledger:
+    """Frame times by kind of machine, the makespan in random and in longest-first order, and what bounds it."""
+    ledger = Ledger(
+        Columns(
+            {
+                "reference_time": farm.reference_time,
+                "reference_score": farm.reference_score,
+                "spread": farm.spread,
+                "scene_load": farm.scene_load,
+                "failure_share": farm.failure_share,
+                "gpus_per_frame": float(farm.gpus_per_frame),
+                "store_bandwidth": store,
+                "frame_bytes": frame_bytes,
+            }
+        ),
+        trace=trace,
+    )
+    frames = float(ledger.add("frames/attempts", render.attempts, frames=farm.frames))
+    kinds, throughput = [], 0.0
+    for device, count in farm.counts.items():
+        workers = count // farm.gpus_per_frame
+        computed = ledger.add(f"frame/{device}/computed", render.frame_time, score=farm.scores[device].value)
+        mean = float(ledger.add(f"frame/{device}/occupied", render.occupied_time, computed=computed))
+        spread = float(ledger.add(f"frame/{device}/spread", render.occupied_spread, computed=computed))
+        kinds.append(_Kind(float(workers), mean, spread))
+        throughput += workers / mean
+    bound = float(ledger.add("farm/work", render.work_bound, frames=frames, throughput=throughput))
+    empty, tail = _drained(kinds, frames, throughput)
+    ledger.keep("farm/queue-empty", empty)
+    ledger.keep("farm/last-frames", tail)
+    ledger.total("farm/queue", "farm/queue-empty", "farm/last-frames")
+    makespan = float(ledger["farm/queue"])
+    if len(kinds) == 1:  # equal machines: taking turns is an upper bound, and near the truth for nearly equal frames
+        makespan = min(makespan, _in_turns(ledger, kinds[0], frames))
+    slowest_frame = kinds[0].mean * latest_first_round(frames, max(kinds[0].spread, LEAST_SPREAD))
+    ledger.keep("farm/random", makespan)
+    # Longest first: the work, or the longest frame on the fastest machine; the rest of the tail vanishes.
+    ledger.keep(
+        "farm/longest-first", min(max(bound, min(k.mean for k in kinds) / kinds[0].mean * slowest_frame), makespan)
+    )
+    if store > 0 and frame_bytes > 0:
+        ledger.add("farm/store", render.store_time, frames=frames)
+    return ledger
+
+
+def _in_turns(ledger: Ledger, kind: _Kind, frames: float) -> float:
+    rounds = float(np.ceil(frames / kind.count))
+    last = frames - kind.count * (rounds - 1)  # machines that take a frame in the last round
+    latest = latest_first_round(last, max(kind.spread / np.sqrt(rounds), LEAST_SPREAD))
+    return float(ledger.add("farm/in-turns", render.rounds_time, mean_time=kind.mean, rounds=rounds, latest=latest))
+
+
+def limited(counts: Mapping[str, int], scores: Mapping[str, Score], licences: int | None) -> dict[str, int]:
+    """The machines that licences leave in use, fastest first.
+
+    >>> s = {"a": Score(2.0, 2, 2, ""), "b": Score(1.0, 1, 1, "")}
+    >>> limited({"b": 10, "a": 4}, s, 6), limited({"b": 10, "a": 4}, s, None)
+    ({'a': 4, 'b': 2}, {'b': 10, 'a': 4})
+    """
+    if licences is None:
+        return dict(counts)
+    left, chosen = licences, {}
+    for device in sorted(counts, key=lambda d: -scores[d].value):
+        if left > 0:
+            chosen[device] = min(counts[device], left)
+            left -= chosen[device]
+    return chosen
