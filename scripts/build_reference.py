@@ -86,17 +86,84 @@ def _paragraphs(text: str) -> list[str]:
 
 
 def cli() -> str:
-    """The help of every command."""
+    """The reference of the command line: what holds for all commands, then the help of every command by purpose."""
     import typer
 
     from gpucalc.cli.app import app
+    from gpucalc.cli.grouping import grouped
 
-    lines = [GENERATED, "", "# Commands", ""]
-    lines += ["What `gpucalc COMMAND --help` prints. Exit statuses: 0 ok, 1 internal error, 2 usage or data error,"]
-    lines += ["3 nothing feasible, 130 interrupted.", ""]
-    for path, command, context in _commands(typer.main.get_command(app), "gpucalc", None):
-        lines += [f"## {path}", "", "```text", *command.get_help(context).rstrip().splitlines(), "```", ""]
+    root = typer.main.get_command(app)
+    pages = {path: (command, context) for path, command, context in _commands(root, "gpucalc", None)}
+    lines = [GENERATED, "", "# gpucalc: the command line", ""]
+    lines += [
+        "`gpucalc` answers one-shot questions and stands in pipelines: standard output carries data only, standard",
+        "error the talk. The format of an answer never depends on the terminal; colour and progress may.",
+        "",
+        *_page(*pages.pop("gpucalc")),
+        *_statuses(),
+        *ENVIRONMENT,
+        *_option_values(),
+    ]
+    for title, names in grouped(list(root.commands)):  # type: ignore[attr-defined]
+        lines += [f"## {title}", ""]
+        for name in names:
+            for path, (command, context) in pages.items():
+                if path == f"gpucalc {name}" or path.startswith(f"gpucalc {name} "):
+                    lines += [f"### {path}", "", *_page(command, context)]
     return "\n".join(line.rstrip() for line in lines).rstrip() + "\n"
+
+
+ENVIRONMENT = (
+    "## Environment",
+    "",
+    "| variable | meaning |",
+    "|---|---|",
+    "| `GPUCALC_DB` | folder laid over the shipped hardware database, as `--db` |",
+    "| `NO_COLOR` | set to anything: no colour, also on a terminal |",
+    "| `TERM` | `dumb`: no colour |",
+    "",
+)
+
+
+def _page(command: Any, context: Any) -> list[str]:
+    return ["```text", *command.get_help(context).rstrip().splitlines(), "```", ""]
+
+
+def _statuses() -> list[str]:
+    meaning = {
+        "OK": "the answer is on standard output",
+        "INTERNAL": "a fault of gpucalc; `--debug` shows where",
+        "USAGE": "a wrong question or a file that cannot be read; one sentence on standard error says what is wrong",
+        "INFEASIBLE": "the question is well posed and nothing satisfies it",
+        "INTERRUPTED": "interrupted from the keyboard",
+    }
+    from gpucalc.errors import ExitStatus
+
+    rows = [f"| {int(status)} | {meaning[status.name]} |" for status in ExitStatus]
+    return ["## Exit statuses", "", "| status | meaning |", "|---|---|", *rows, ""]
+
+
+MANY = 30  # values beyond which a list is named instead of printed
+LISTED_BY = {
+    "--gpu": "`gpucalc hw list`",
+    "--against": "`gpucalc hw list`",
+    "--fabric": "`gpucalc hw list links`",
+    "--set": "the columns of the row schema",
+}
+
+
+def _option_values() -> list[str]:
+    """What options accept that takes one of a list: the same lists that shells complete."""
+    from gpucalc.cli.completion import FILES, Names
+    from gpucalc.hardware import Database
+
+    lines = ["## Values of options", "", "| option | accepts |", "|---|---|"]
+    for flag, values in Names(Database()).options.items():
+        if values == FILES:
+            continue
+        listed = LISTED_BY.get(flag) or ", ".join(f"`{value}`" for value in values[:MANY])
+        lines.append(f"| `{flag}` | {listed} |")
+    return [*lines, ""]
 
 
 def _commands(command: Any, path: str, parent: Any) -> Iterator[tuple[str, Any, Any]]:

@@ -93,7 +93,7 @@ class Names:
             "--launcher": tuple(FRAMEWORK_TARGETS),
             "--op": comm.OPERATIONS,
             "--phase": ("prefill", "decode"),
-            "--mode": ("strong", "weak"),
+            "--mode": ("strong", "weak", "both"),
             "--assert": ("fits", "risky"),
         }
         self.by_command: dict[tuple[str, str], Sequence[str]] = {

@@ -85,10 +85,13 @@ def _curve(throughput: Any, efficiency: Any, curve: list[dict[str, Any]], mode: 
     throughput.plot(counts, [n * each[0] for n in counts], color=GREY, linewidth=0.9, linestyle="--", zorder=1)
     efficiency.plot(counts, percent, **style)
     last = f"{percent[-1]:.0f} %"
+    below = efficiency.texts and percent[-1] < efficiency.texts[-1].xy[1]  # the lower curve's stands below it
+    if efficiency.texts and not below:
+        efficiency.texts[-1].set_position((0, -13))
     efficiency.annotate(
         last,
         (counts[-1], percent[-1]),
-        (0, 6 if place % 2 == 0 else -13),
+        (0, -13 if below else 6),
         textcoords="offset points",
         ha="right",
         fontsize=8,
