@@ -157,6 +157,20 @@ def workloads(roots: tuple[Path, ...]) -> dict[str, Workload]:
     return found
 
 
+def capital(roots: tuple[Path, ...], gpu: str) -> tuple[float | None, str]:
+    """Price of a device with its share of node and network, and its source; None where no source states it."""
+    for table in reversed(_tables(roots, "prices")):
+        if table.get("capital_gpu") == gpu:
+            return float(table["capital_per_gpu_usd"]), str(table["capital_source"])
+    return None, ""
+
+
+def measured_share(roots: tuple[Path, ...]) -> tuple[float, float]:
+    """Measured over predicted samples per second, 10th and 90th percentile of published runs."""
+    table = _tables(roots, "storage_workloads")[-1]
+    return float(table.get("measured_low", 1.0)), float(table.get("measured_high", 1.0))
+
+
 def workload(roots: tuple[Path, ...], name: str) -> Workload:
     """The samples of a name; UsageError with the nearest ones."""
     known = workloads(roots)

@@ -17,6 +17,7 @@ from gpucalc.estimate.training import estimate_training
 from gpucalc.formulas import scaling as laws
 from gpucalc.hardware import Database
 from gpucalc.ledger import Columns, Ledger
+from gpucalc.power_job import load_factor
 from gpucalc.variation import layout_label
 
 DAY = 86400.0
@@ -147,16 +148,10 @@ def run(
     )
 
 
-def power_default(values: Mapping[str, Default], arch: str) -> Default:
-    """Wall power of a node over the limits of its accelerators, by architecture."""
-    family = arch.split()[0].casefold() if arch else ""
-    return values.get(f"load_factor_{family}", values["load_factor"])
-
-
 def run_columns(
     job: jobs.Job, step: Ledger, band: tuple[float, float], question: Question, db: Database
 ) -> tuple[Columns, dict[str, str]]:
-    """One row per scenario (expected, the ends of the spread, each of three times halved), and where values are from."""
+    """One row per scenario (expected, ends of the spread, each of three times halved), and where values are from."""
     values = db_defaults.defaults(db.dirs, "run")
     power = db_defaults.defaults(db.dirs, "power")
     device, cluster = job.cluster.device, job.cluster
@@ -180,7 +175,7 @@ def run_columns(
     overhead = spread("save_overhead", None, values["save_overhead"])
     repair = spread("repair", question.repair, values["repair"])
     pue = spread("pue", question.pue, power["pue"])
-    factor = spread("load_factor", None, power_default(power, device.arch))
+    factor = spread("load_factor", None, load_factor(power, device.arch))
     writes = spread(
         "write_bandwidth", question.write_bandwidth, values["write_per_gpu"], 1.0 if question.write_bandwidth else n
     )

@@ -80,6 +80,7 @@ from gpucalc.cli import (  # noqa: E402
     hw,
     models,
     plan,
+    power,
     render,
     roofline,
     run,
@@ -108,4 +109,5 @@ app.add_typer(hw.app, name="hw")
 app.add_typer(models.app, name="models")
 app.command("run")(run.run)
 app.command("storage")(storage.storage)
+app.command("power")(power.power)
 app.command("completion")(completion.completion)

@@ -159,7 +159,7 @@ def run(
     wanted = given.count("--tokens", tokens)
     if wanted is None:
         raise UsageError("missing: --tokens 15T, the tokens of the run")
-    asked = {
+    asked: dict[str, Any] = {
         "tokens": wanted,
         "asynchronous": given.word("--save", save, ("async", "blocking")) == "async",
         "manual": given.word("--recovery", recovery, ("automatic", "manual")) == "manual",
@@ -236,7 +236,7 @@ def _write(found: Any, explained: bool, form: str, columns: str | None, header: 
     cluster = found.job.cluster
     pairs = [
         ("run", f"{found.job.model.name}, {cluster.n_gpus:,} x {cluster.device.name}, layout {found.layout}"),
-        *((row["meaning"], _said(row)) for row in rows),
+        *((row["meaning"], said(row)) for row in rows),
     ]
     sys.stdout.write(facts(pairs) + "\n\n" + _product(found) + "\n\n")
     sys.stdout.write(_halvings(found) + "\n")
@@ -246,7 +246,8 @@ def _write(found: Any, explained: bool, form: str, columns: str | None, header: 
     talk("", *(f"note: {note}" for note in found.notes))
 
 
-def _said(row: dict[str, Any]) -> str:
+def said(row: dict[str, Any]) -> str:
+    """A figure with its unit and range."""
     from gpucalc.render.table import significant
 
     value, low, high = (significant(float(row[name])) for name in ("value", "low", "high"))

@@ -67,3 +67,15 @@ def useful_price(gpu_price: DollarsPerSecond, allocated: Ratio, busy: Ratio, use
     3.472
     """
     return gpu_price / (allocated * busy * useful_share)
+
+
+@formula(symbol="c_own", cite="gpucalc-counting", valid="")
+def ownership_rate(
+    capital_rate: DollarsPerSecond, operating_rate: DollarsPerSecond, electricity_rate: DollarsPerSecond
+) -> DollarsPerSecond:
+    """What an owned GPU costs per time: capital, operation, electricity.
+
+    >>> float(ownership_rate(1.0, 0.25, 0.1))
+    1.35
+    """
+    return capital_rate + operating_rate + electricity_rate

@@ -32,25 +32,40 @@ def host_power(gpus_per_node: Count, board_watts: Watts, load_factor: Ratio, loa
     return (load_factor - load_draw) * gpus_per_node * board_watts
 
 
-@formula(symbol="P(u)", cite="mlperf-power", valid="0 <= utilisation <= 1; cap at or above the idle power")
-def node_power_at(
-    gpus_per_node: Count,
-    cap_watts: Watts,
-    host: Watts,
-    idle_host: Watts,
-    idle_watts: Watts,
-    load_draw: Ratio,
-    utilisation: Ratio,
-) -> Watts:
-    """Power of a node between idle and full load: host and accelerators rise with the utilisation.
+@formula(symbol="P_gpu", cite="mlperf-power", valid="cap_watts above the idle power")
+def drawn_power(board_watts: Watts, cap_watts: Watts, load_draw: Ratio) -> Watts:
+    """What an accelerator draws in training: a share of its limit, or all of a lower cap.
 
-    >>> round(float(node_power_at(8.0, 700.0, 1512.0, 1000.0, 70.0, 0.95, 1.0)))
+    >>> float(drawn_power(700.0, 700.0, 0.95)), float(drawn_power(700.0, 500.0, 0.95))
+    (665.0, 500.0)
+    """
+    return np.minimum(load_draw * board_watts, cap_watts)
+
+
+@formula(symbol="P_idle", cite="acme2024", valid="")
+def idle_node_power(
+    gpus_per_node: Count, board_watts: Watts, host_watts: Watts, idle_host_share: Ratio, idle_gpu_share: Ratio
+) -> Watts:
+    """Power of a node that does nothing.
+
+    >>> round(float(idle_node_power(8.0, 400.0, 1500.0, 0.67, 0.16)))
+    1517
+    """
+    return idle_host_share * host_watts + gpus_per_node * idle_gpu_share * board_watts
+
+
+@formula(symbol="P(u)", cite="mlperf-power", valid="0 <= utilisation <= 1")
+def node_power_at(
+    gpus_per_node: Count, gpu_watts: Watts, host_watts: Watts, idle_node_watts: Watts, utilisation: Ratio
+) -> Watts:
+    """Power of a node between idle and full load: P_idle + u·(P_host + G·P_gpu - P_idle).
+
+    >>> round(float(node_power_at(8.0, 665.0, 1512.0, 1560.0, 1.0)))
     6832
-    >>> round(float(node_power_at(8.0, 700.0, 1512.0, 1000.0, 70.0, 0.95, 0.0)))
+    >>> round(float(node_power_at(8.0, 665.0, 1512.0, 1560.0, 0.0)))
     1560
     """
-    idle = idle_host + gpus_per_node * idle_watts
-    return idle + utilisation * (host + gpus_per_node * load_draw * cap_watts - idle)
+    return idle_node_watts + utilisation * (host_watts + gpus_per_node * gpu_watts - idle_node_watts)
 
 
 @formula(symbol="P_IT", cite="gpucalc-counting", valid="")

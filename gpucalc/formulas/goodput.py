@@ -307,3 +307,13 @@ def staging_time(size: Bytes, holders: Count, host_bandwidth: BytesPerSecond) ->
     1.0
     """
     return size / (holders * host_bandwidth)
+
+
+@formula(symbol="C/t", cite="gpucalc-counting", valid="duration > 0")
+def transfer_rate(size: Bytes, duration: Seconds) -> BytesPerSecond:
+    """Rate that moves bytes within a time.
+
+    >>> float(transfer_rate(6e12, 60.0))
+    100000000000.0
+    """
+    return size / duration
