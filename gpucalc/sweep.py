@@ -223,7 +223,6 @@ class _Worker:
     channel: Any
     cell: int | None = None
     layouts: int = 0  # costed in the present cell
-    started: bool = False
 
 
 def _pool(
@@ -236,6 +235,7 @@ def _pool(
     crew: list[_Worker] = []
     again: list[int] = []
     deaths: dict[int, int] = {}
+    any_started = False
 
     def hire() -> None:
         mine, theirs = context.Pipe()
@@ -266,13 +266,13 @@ def _pool(
                 try:
                     message = worker.channel.recv()
                 except (EOFError, OSError):
-                    outcome = _bury(spec, worker, crew, again, deaths, tally)
+                    outcome = _bury(spec, worker, crew, again, deaths, tally, any_started)
                     hire()
                     if outcome:
                         yield outcome
                     continue
                 if isinstance(message, int):
-                    worker.started, worker.layouts = True, message
+                    any_started, worker.layouts = True, message
                     told(sum(w.layouts for w in crew))
                     continue
                 give(worker)  # before its last cell is written, so that it does not wait
@@ -286,7 +286,13 @@ def _pool(
 
 
 def _bury(
-    spec: Spec, worker: _Worker, crew: list[_Worker], again: list[int], deaths: dict[int, int], tally: Tally
+    spec: Spec,
+    worker: _Worker,
+    crew: list[_Worker],
+    again: list[int],
+    deaths: dict[int, int],
+    tally: Tally,
+    any_started: bool,
 ) -> Outcome | None:
     """A worker has died: its cell is done again by another, or given up when it ends each of them."""
     crew.remove(worker)
@@ -301,7 +307,7 @@ def _bury(
         again.append(cell)
         return None
     reason = _reason(worker.process.exitcode)
-    if not worker.started:
+    if not any_started:
         return Outcome(cell, fatal=f"worker processes cannot start ({reason}); --jobs 1 needs none")
     return failed_cell(spec, cell, f"{ATTEMPTS} worker processes ended in this cell ({reason})")
 
