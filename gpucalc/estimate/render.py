@@ -86,9 +86,8 @@ def score_of(device: Device, table: Mapping[str, Any]) -> Score:
     ):
         kind = "ray_tracing"
     rate = table["per_fp32_tflop"][kind]
-    return Score(
-        *(rate[n] * peak / 1e12 for n in ("value", "low", "high")), basis=f"estimated from FP32: {rate['origin']}"
-    )
+    value, low, high = (float(rate[n]) * peak / 1e12 for n in ("value", "low", "high"))
+    return Score(value, low, high, f"estimated from FP32: {rate['origin']}")
 
 
 def _integral(values: Any, at: Any) -> float:
