@@ -45,10 +45,11 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "product_efficiency": (0.4, 1.05),
     "expanded_efficiency": (0.4, 1.0),
     "expanded_memory_efficiency": (0.4, 1.0),
+    "grouped_k_half": (10.0, 1000.0),
     "fp4_factor": (1.0, 1.6),
-    "routing_evenness": (0.2, 20.0),
+    "routing_evenness": (0.5, 20.0),
     "sequence_seconds": (5e-7, 6e-5),
-    "expert_load_factor": (1.0, 3.0),
+    "expert_load_factor": (1.0, 2.0),
     "request_overhead": (5e-3, 0.4),
     "prefill_queue_share": (5e-3, 0.6),
 }

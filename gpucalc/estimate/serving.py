@@ -83,7 +83,10 @@ def _passes(ledger: Ledger) -> None:
     c.define("chunk", np.minimum(c["prompt_tokens"], c["chunk_tokens"]))
     chunks = ledger.add("prefill/chunks", serving.prefill_chunks, tokens=c["prompt_tokens"], chunk=c["chunk_tokens"])
     c.define("chunk", c["prompt_tokens"] / chunks)  # chunks of equal size
-    together = ledger.add("prefill/together", serving.prompts_per_pass, batch=c["batch"] * c["attention_dp"], tokens=c["prompt_tokens"], chunk=c["chunk_tokens"], attention_ranks=c["attention_dp"])
+    arrived = ledger.add("prefill/arrived", serving.prompts_per_pass, batch=c["batch"] * c["attention_dp"], tokens=c["prompt_tokens"], chunk=c["chunk_tokens"], attention_ranks=c["attention_dp"])
+    # Engines that balance attention ranks let all of them prefill in the same step.
+    together = np.maximum(arrived, np.where(c["gathers_prompts"] > 0, c["attention_dp"], 1.0))
+    together = ledger.keep("prefill/together", np.minimum(together, _at_least_one(c["batch"] * c["attention_dp"])))
     each = np.maximum(together / c["attention_dp"], 1.0)  # prompts of one rank
     rows = c["decoding"] * c["verified"]
     share = c["attention_dp"]
@@ -101,6 +104,10 @@ def _passes(ledger: Ledger) -> None:
             "mixed", mixed, group + rows * share, rows, sequences=c["decoding"], prompts=each, exchange="prefill"
         ),
     )
+
+
+def _at_least_one(value: Any) -> Any:
+    return np.maximum(value, 1.0)
 
 
 def _answers(ledger: Ledger) -> None:

@@ -164,7 +164,7 @@ def _experts(ledger: Ledger, p: Pass) -> None:
     routed = ledger.keep(f"{path}/routed", _positive(p.group_tokens * c["experts_per_token"] / c["ep"] * skew))
     width = c["expert_ffn_hidden"] / c["expert_tp"]
     kernel = _kernel(ledger, p, "expert")
-    for unused in ("gemm_wave_exponent", "gemm_l2_miss_penalty", "gemm_l2_read_ratio"):
+    for unused in ("gemm_wave_exponent", "gemm_k_half", "gemm_l2_miss_penalty", "gemm_l2_read_ratio"):
         kernel.pop(unused)
     shapes = {"expert_up": ((1 + c["gated"]) * width, c["hidden"]), "expert_down": (c["hidden"], width)}
     for name, (n, k) in shapes.items():

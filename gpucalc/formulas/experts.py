@@ -43,23 +43,24 @@ def grouped_compute_time(
     k: Count,
     peak: FlopPerSecond,
     gemm_efficiency: Ratio,
-    gemm_k_half: Count,
     grouped_efficiency: Ratio,
+    grouped_k_half: Count,
     tile_rows: Count = 64.0,
     flop_per_multiply_add: Flop = 2.0,
 ) -> Seconds:
     """Time the tensor cores need for one product per visited expert in one kernel.
 
     `routed` token copies are spread over `visited` experts; each expert's rows fill whole tiles of `tile_rows`, of
-    which half a tile is lost on average when there are many.
+    which half a tile is lost on average when there are many. `grouped_k_half` is the depth of the pipeline that each
+    tile fills and drains.
 
-    >>> t = grouped_compute_time(8192, 64, 4096, 2048, 1e15, 0.8, 0.0, 1.0)
+    >>> t = grouped_compute_time(8192, 64, 4096, 2048, 1e15, 0.8, 1.0, 0.0)
     >>> round(float(t) * 1e6, 1)  # (8192 + 64 * 32) rows, 2 * 4096 * 2048 FLOP each, at 0.8 PFLOP/s
     214.7
     """
     rows = np.maximum(routed + visited * tile_rows / 2, visited * np.minimum(tile_rows, routed))
     flops = flop_per_multiply_add * rows * n * k
-    return flops / (gemm_efficiency * grouped_efficiency * peak) * (1 + gemm_k_half / k)
+    return flops / (gemm_efficiency * grouped_efficiency * peak) * (1 + grouped_k_half / k)
 
 
 @formula(symbol="t_m,grouped", cite="gpucalc-calibration", valid="visited >= 1")
@@ -73,15 +74,19 @@ def grouped_memory_time(
     output_bytes: Bytes,
     gemm_memory_efficiency: Ratio,
     grouped_memory_efficiency: Ratio,
+    grouped_k_half: Count,
 ) -> Seconds:
     """Time to read the weights of the visited experts once, and to move the rows of all token copies.
 
-    >>> t = grouped_memory_time(64, 32, 4096, 2048, 2e12, 1.0, 2.0, 0.8, 1.0)
+    Loads of a tile start late and end early, as if it were `grouped_k_half` deeper.
+
+    >>> t = grouped_memory_time(64, 32, 4096, 2048, 2e12, 1.0, 2.0, 0.8, 1.0, 0.0)
     >>> round(float(t) * 1e6, 1)  # 268.4 MB of weights, 0.7 MB of rows
     168.2
     """
-    traffic = visited * n * k * element_bytes + routed * (k * element_bytes + n * output_bytes)
-    return traffic / (gemm_memory_efficiency * grouped_memory_efficiency * memory_bandwidth)
+    weights = visited * n * (k + grouped_k_half) * element_bytes
+    rows = routed * (k * element_bytes + n * output_bytes)
+    return (weights + rows) / (gemm_memory_efficiency * grouped_memory_efficiency * memory_bandwidth)
 
 
 @formula(symbol="t_grouped", cite="gpucalc-calibration", valid="visited >= 1; one kernel for all experts")
@@ -95,25 +100,34 @@ def grouped_gemm_time(
     element_bytes: Bytes,
     output_bytes: Bytes,
     gemm_efficiency: Ratio,
-    gemm_k_half: Count,
     gemm_memory_efficiency: Ratio,
     gemm_launch_seconds: Seconds,
     grouped_efficiency: Ratio,
     grouped_memory_efficiency: Ratio,
+    grouped_k_half: Count,
     gemm_overlap_order: Ratio = 4.0,
     tile_rows: Count = 64.0,
     flop_per_multiply_add: Flop = 2.0,
 ) -> Seconds:
     """Time of the products of all visited experts of one rank: launch, and the smooth maximum of compute and memory.
 
-    >>> args = dict(element_bytes=1.0, output_bytes=2.0, gemm_efficiency=0.8, gemm_k_half=0.0,
-    ...             gemm_memory_efficiency=0.8, gemm_launch_seconds=3e-6, grouped_efficiency=1.0,
-    ...             grouped_memory_efficiency=1.0)
+    >>> args = dict(element_bytes=1.0, output_bytes=2.0, gemm_efficiency=0.8, gemm_memory_efficiency=0.8,
+    ...             gemm_launch_seconds=3e-6, grouped_efficiency=1.0, grouped_memory_efficiency=1.0,
+    ...             grouped_k_half=0.0)
     >>> round(float(grouped_gemm_time(8192, 64, 4096, 2048, 1e15, 2e12, **args)) * 1e6, 1)  # 214.7 and 388.0, + 3
     399.8
     """
     compute = grouped_compute_time(
-        routed, visited, n, k, peak, gemm_efficiency, gemm_k_half, grouped_efficiency, tile_rows, flop_per_multiply_add
+        routed,
+        visited,
+        n,
+        k,
+        peak,
+        gemm_efficiency,
+        grouped_efficiency,
+        grouped_k_half,
+        tile_rows,
+        flop_per_multiply_add,
     )
     memory = grouped_memory_time(
         routed,
@@ -125,5 +139,6 @@ def grouped_gemm_time(
         output_bytes,
         gemm_memory_efficiency,
         grouped_memory_efficiency,
+        grouped_k_half,
     )
     return gemm_launch_seconds + smooth_maximum(compute, memory, gemm_overlap_order)
