@@ -12,7 +12,7 @@ from typing import Any
 
 from gpucalc import job as jobs
 from gpucalc.errors import InfeasibleError, UsageError
-from gpucalc.formulas.scaling import cost_per_token, elasticity
+from gpucalc.formulas.scaling import elasticity, training_token_cost
 from gpucalc.search import LAYOUT_CELLS, plan
 from gpucalc.variation import (
     Context,
@@ -296,7 +296,7 @@ class Contender:
         """Cost of a million tokens at the price of a GPU hour."""
         if self.price is None:
             return None
-        return 1e6 * float(cost_per_token(self.price / 3600, self.outcome.rate))
+        return 1e6 * float(training_token_cost(self.price / 3600, self.outcome.rate))
 
 
 def compare(

@@ -107,10 +107,10 @@ def elasticity(time_more: Seconds, time_less: Seconds, factor_more: Ratio, facto
 
 
 @formula(symbol="$/token", cite="gpucalc-counting", valid="")
-def cost_per_token(price_rate: PerSecond, token_rate: PerSecond) -> Ratio:
+def training_token_cost(price_rate: PerSecond, token_rate: PerSecond) -> Ratio:
     """Price of one token: what a GPU costs per second over the tokens it trains per second.
 
-    >>> float(cost_per_token(0.001, 500.0))
+    >>> float(training_token_cost(0.001, 500.0))
     2e-06
     """
     return price_rate / token_rate
