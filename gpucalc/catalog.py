@@ -25,7 +25,17 @@ ENVIRONMENT = "GPUCALC_DB"
 CONFIDENCE = ("high", "medium", "low")
 PRECISIONS = ("fp64", "fp64_tensor", "fp32", "tf32", "fp16", "bf16", "fp8", "fp6", "fp4", "int8")
 KINDS: dict[str, type] = {}  # folder of the database → dataclass of its records
-OTHER_ENTRIES = {"calibration", "defaults", "measurements", "profiles", "recipes", "README.md", "references.toml", "aliases.csv"}
+OTHER_ENTRIES = {
+    "calibration",
+    "defaults",
+    "engines",
+    "measurements",
+    "profiles",
+    "recipes",
+    "README.md",
+    "references.toml",
+    "aliases.csv",
+}
 R = TypeVar("R")
 
 
