@@ -85,6 +85,7 @@ from gpucalc.cli import (  # noqa: E402
     roofline,
     run,
     scale,
+    schedule,
     storage,
     sweep,
     validate,
@@ -102,6 +103,7 @@ app.command("diagnose")(diagnose.diagnose)
 app.command("sweep")(sweep.sweep)
 app.command("hpc")(hpc.hpc)
 app.command("render")(render.render)
+app.command("schedule")(schedule.schedule)
 app.command("export")(export.export)
 app.command("comm")(comm.comm)
 app.add_typer(roofline.app, name="roofline")

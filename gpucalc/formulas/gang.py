@@ -49,7 +49,7 @@ def erlang_c(servers: Count, offered: Count) -> Ratio:
     >>> round(float(erlang_c(2, 1.0)), 6), round(float(erlang_c(1, 0.5)), 6)
     (0.333333, 0.5)
     """
-    logs = np.cumsum(np.log(np.arange(servers, 0, -1) / offered))
+    logs = np.cumsum(np.log(np.arange(float(servers), 0, -1) / offered))
     largest = np.maximum(np.max(logs), 0.0)
     blocked = 1 / (np.exp(-largest) + np.sum(np.exp(logs - largest))) * np.exp(-largest)
     return blocked / (1 - offered / servers * (1 - blocked))

@@ -1,4 +1,4 @@
-"""Networks of a thousand to a hundred thousand GPUs: tiers, switches, where a group of ranks lands, what fails together.
+"""Networks of up to a hundred thousand GPUs: tiers, switches, where a group of ranks lands, what fails together.
 
 Numbers of GPUs are end points of the network, one port each.
 """
