@@ -229,7 +229,7 @@ def _elementwise(ledger: Ledger) -> None:
 def _head(ledger: Ledger) -> None:
     c = ledger.columns
     half = {name[len(HALF) :]: value for name, value in c.items() if name.startswith(HALF)}
-    m, n, k = c["tokens"], c["vocab"] / c["tp"], c["hidden"]
+    m, n, k = c["tokens"], _positive(c["vocab"] / c["tp"]), c["hidden"]
     shapes = {"forward": (m, n, k), "activation-gradient": (m, k, n), "weight-gradient": (n, k, m)}
     for direction, (rows, columns, depth) in shapes.items():
         ledger.add(f"head/{direction}", roofline.gemm_time, m=rows, n=columns, k=depth, **half)
@@ -245,7 +245,10 @@ def _head(ledger: Ledger) -> None:
         time=ledger["head/weight-gradient"],
         factor=np.maximum(c["trains_base"], c["trains_embeddings"]),
     )
-    ledger.total("head/time", "head/forward", "head/activation-gradient", "head/weight-gradient-trained", "head/loss")
+    work = ledger.total(
+        "head/work", "head/forward", "head/activation-gradient", "head/weight-gradient-trained", "head/loss"
+    )
+    ledger.add("head/time", layer.scaled_time, time=work, factor=1.0 * (c["vocab"] > 0))  # encoders may have none
 
 
 def _below(ledger: Ledger, prefix: str) -> list[str]:
