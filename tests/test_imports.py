@@ -22,7 +22,7 @@ RANKS = (
     ("catalog", "defaults", "hardware", "model*"),
     ("profile", "efficiency*", "bands"),
     ("bands", "candidates", "estimate", "job*"),
-    ("launch", "rank", "run_job", "storage_job", "power_job", "claims", "search*", "explain*", "validat*", "calibrat*", "render", "sweep*", "plot", "report", "api*", "variation", "sizing*", "posttraining*", "recipe", "scaling", "whatif", "diagnose*", "schedule", "mixed*"),
+    ("launch", "rank", "run_job", "storage_job", "power_job", "claims*", "search*", "explain*", "validat*", "calibrat*", "render", "sweep*", "plot", "report", "api*", "variation", "sizing*", "posttraining*", "recipe", "scaling", "whatif", "diagnose*", "schedule", "mixed*"),
     ("cli", "__main__"),
 )
 OUTSIDE = {"numpy", "typer", "tabulate", "pandas", "matplotlib", "pyarrow"}
