@@ -74,20 +74,7 @@ def diagnose(
     shown = word_of("--show", show, ("causes", "terms"))
     base = row_from_stdin() if model == "-" else None
     cells = opt.job_cells(
-        {
-            "model": None if model == "-" else model,
-            "gpu": gpu,
-            "n_gpus": gpus,
-            "seq_len": seq_len,
-            "global_batch": global_batch,
-            "micro_batch": micro_batch,
-            "precision": precision,
-            "gpus_per_node": gpus_per_node,
-            "inter_node_gbps_per_gpu": inter_node_gbps,
-            "recompute": recompute,
-            "zero_stage": zero,
-            "schedule": schedule,
-        },
+        opt.stated_options(locals()),
         settings,
         label_cells(layout) if layout is not None else None,
         base,

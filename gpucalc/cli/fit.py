@@ -79,18 +79,7 @@ def fit(
     wanted = word_of("--assert", asserted, ASSERTIONS)
     shown = word_of("--show", show, ("strategies", "remedies"))
     cells = opt.job_cells(
-        {
-            "model": model,
-            "gpu": gpu,
-            "n_gpus": gpus,
-            "seq_len": seq_len,
-            "global_batch": global_batch,
-            "micro_batch": micro_batch,
-            "precision": precision,
-            "gpus_per_node": gpus_per_node,
-            "recompute": recompute,
-            "zero_stage": zero,
-        },
+        opt.stated_options(locals()),
         settings,
         label_cells(layout) if layout is not None else None,
     )

@@ -57,6 +57,9 @@ FLAGS = {
     "recompute": "--recompute",
     "zero_stage": "--zero",
     "schedule": "--schedule",
+    "lora_rank": "--lora-rank",
+    "lora_targets": "--lora-targets",
+    "optimizer": "--optimizer",
 }
 
 
@@ -127,6 +130,29 @@ def share(flag: str, text: str) -> float:
     if value >= 1:
         raise UsageError(f"{flag} is {text!r}, expected a share below 1, such as 5% or 0.05")
     return value
+
+
+# Parameters of the commands that state a job → the cells they state.
+STATED = {
+    "model": "model",
+    "gpu": "gpu",
+    "gpus": "n_gpus",
+    "seq_len": "seq_len",
+    "global_batch": "global_batch",
+    "micro_batch": "micro_batch",
+    "precision": "precision",
+    "gpus_per_node": "gpus_per_node",
+    "inter_node_gbps": "inter_node_gbps_per_gpu",
+    "recompute": "recompute",
+    "zero": "zero_stage",
+    "schedule": "schedule",
+}
+
+
+def stated_options(parameters: Mapping[str, Any]) -> dict[str, str | None]:
+    """The options of `job_cells` among a command's parameters; the MODEL "-" states none, a row on stdin does."""
+    found = {cell: parameters[name] for name, cell in STATED.items() if name in parameters}
+    return {**found, "model": None} if found.get("model") == "-" else found
 
 
 def job_cells(

@@ -76,20 +76,7 @@ def plan(
 
         check_report_path(report)
     cells = opt.job_cells(
-        {
-            "model": model,
-            "gpu": gpu,
-            "n_gpus": gpus,
-            "seq_len": seq_len,
-            "global_batch": global_batch,
-            "micro_batch": micro_batch,
-            "precision": precision,
-            "gpus_per_node": gpus_per_node,
-            "inter_node_gbps_per_gpu": inter_node_gbps,
-            "recompute": recompute,
-            "zero_stage": zero,
-            "schedule": schedule,
-        },
+        opt.stated_options(locals()),
         settings,
         parse_label(layout) if layout is not None else None,
     )
