@@ -60,11 +60,13 @@ def _peak_verdict(claim: Claim, device: Device, db: Database, count: int, what: 
 
 
 def check_peak(claim: Claim, db: Database) -> Verdict:
+    """Whether a peak is the dense, matrix-unit or sparse one of a device."""
     device = db.device(str(claim.fields["gpu"]))
     return _peak_verdict(claim, device, db, 1, device.key)
 
 
 def check_node_peak(claim: Claim, db: Database) -> Verdict:
+    """The same of all devices of a node."""
     node = db.node(str(claim.fields["node"]))
     device = db.device(str(claim.fields.get("gpu") or node.accelerators[0]))
     return _peak_verdict(claim, device, db, node.gpus_per_node, node.key)
@@ -78,6 +80,7 @@ def _basis(said: float, each_way: float) -> str | None:
 
 
 def check_links(claim: Claim, db: Database) -> Verdict:
+    """Whether two link rates that are compared count the same directions, and their ratio on one basis."""
     device = db.device(str(claim.fields["gpu"]))
     pcie = db.link(str(claim.fields.get("pcie") or device.pcie))
     link, host = device.link_bandwidth / 1e9, pcie.bandwidth / 1e9
@@ -121,6 +124,7 @@ def _figure(claim: Claim, said: float, found: float, unit: str, what: str, sourc
 
 
 def check_one_link(claim: Claim, db: Database) -> Verdict:
+    """Whether a rate is the one of the scale-up links or of the link to the host."""
     device = db.device(str(claim.fields["gpu"]))
     if claim.kind == "link":
         each, said, what = (
@@ -143,6 +147,7 @@ def check_one_link(claim: Claim, db: Database) -> Verdict:
 
 
 def check_port(claim: Claim, db: Database) -> Verdict:
+    """Whether a network port carries a rate."""
     link = db.link(str(claim.fields["fabric"]))
     rate = link.bandwidth * 8 / 1e9
     return _figure(
@@ -151,6 +156,7 @@ def check_port(claim: Claim, db: Database) -> Verdict:
 
 
 def check_memory(claim: Claim, db: Database) -> Verdict:
+    """Whether a device has so much memory."""
     device = db.device(str(claim.fields["gpu"]))
     return _figure(
         claim, float(claim.fields["memory_gb"]), device.memory_bytes / 1e9, "GB", f"memory of {device.key}", device.file
@@ -158,12 +164,14 @@ def check_memory(claim: Claim, db: Database) -> Verdict:
 
 
 def check_memory_bandwidth(claim: Claim, db: Database) -> Verdict:
+    """Whether a device has such a memory bandwidth."""
     device = db.device(str(claim.fields["gpu"]))
     rate, what = device.memory_bandwidth / 1e12, f"memory bandwidth of {device.key}"
     return _figure(claim, float(claim.fields["memory_tb_s"]), rate, "TB/s", what, device.file)
 
 
 def check_tdp(claim: Claim, db: Database) -> Verdict:
+    """Whether a device has such a power limit."""
     device = db.device(str(claim.fields["gpu"]))
     if device.tdp_watts is None:
         raise UsageError(f"{device.key} states no power limit ({device.file})")

@@ -44,6 +44,7 @@ def check_mfu(claim: Claim, db: Database) -> Verdict:
 
 
 def check_zero(claim: Claim, db: Database) -> Verdict:
+    """Memory of a model over data-parallel GPUs by ZeRO stage, states and all, over that without it."""
     from gpucalc.estimate.training import estimate_training
     from gpucalc.job import resolve, stack
 
@@ -111,6 +112,7 @@ def check_network_share(claim: Claim, db: Database) -> Verdict:
 
 
 def check_tuned_share(claim: Claim, db: Database) -> Verdict:
+    """How much cheaper communication becomes when its share of a step falls, and what of the link that needs."""
     before, after = (float(claim.fields[n]) / 100 for n in ("before_pct", "after_pct"))
     if not 0 < after < before < 1:
         raise UsageError("expected 0 < after_pct < before_pct < 100")
@@ -137,6 +139,7 @@ def check_tuned_share(claim: Claim, db: Database) -> Verdict:
 
 
 def check_product(claim: Claim, db: Database) -> Verdict:
+    """Whether an energy is hours times a nominal power, so that it says nothing that these do not."""
     hours, kilowatts, energy = (float(claim.fields[n]) for n in ("hours", "kilowatts", "energy_kwh"))
     lines = (f"{hours:,.0f} h × {kilowatts:g} kW = {hours * kilowatts:,.0f} kWh",)
     source = str(claim.fields.get("source", ""))

@@ -127,4 +127,9 @@ def close(said: float, found: float, within: float = CLOSE) -> bool:
 
 
 def factor_said(said: float, found: float) -> str:
+    """By how much a figure is off, as words.
+
+    >>> factor_said(2000, 1000)
+    '2,000 is 2 times 1,000'
+    """
     return f"{said:,.4g} is {said / found:.3g} times {found:,.4g}"
