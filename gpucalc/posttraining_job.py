@@ -80,12 +80,16 @@ def supervised_row(
     }
 
 
-def policy_row(tuning: Tuning, db: Database) -> dict[str, Any]:
-    """The answer of a row that generates, scores and updates."""
+def policy_row(tuning: Tuning, db: Database, constants: Mapping[str, float] | None = None) -> dict[str, Any]:
+    """The answer of a row that generates, scores and updates; `constants` replace the shipped ones."""
+    import dataclasses
+
     from gpucalc.posttraining_policy import estimate_policy
     from gpucalc.posttraining_rl_row import policy_of
 
     policy = policy_of(tuning)
+    if constants is not None:
+        policy = dataclasses.replace(policy, constants=constants)
     ledger, training, _ = estimate_policy(policy, db)
     step = float(ledger["time/step"])
     tokens = policy.rollouts * (policy.prompt + policy.mean_response)
@@ -93,6 +97,6 @@ def policy_row(tuning: Tuning, db: Database) -> dict[str, Any]:
         "pred_peak_mem_gib": float(ledger["memory/total"]) / 2**30,
         "pred_tokens_per_s_per_gpu": tokens / step / policy.n_gpus,
         "pred_step_time_s": step,
-        "pred_fit": fit_of(float(training["memory/fill"])),
+        "pred_fit": fit_of(float(training["memory/fill"])) if float(ledger["generation/holds"]) >= 1 else "oom",
         "pred_error": "",
     }

@@ -103,7 +103,7 @@ def engine_rows(policy: Policy, model: Model, db: Database) -> tuple[list[Any], 
     import numpy as np
 
     from gpucalc.estimate.posttraining import span_edges
-    from gpucalc.formulas.preference import length_exponent, running_share
+    from gpucalc.formulas.preference import any_running, length_exponent, running_share
     from gpucalc.serving_job import resolve_serving
 
     tp = policy.engine_tp or engine_tp(policy, model, db)
@@ -111,7 +111,9 @@ def engine_rows(policy: Policy, model: Model, db: Database) -> tuple[list[Any], 
     sequences = policy.rollouts / replicas
     middles, widths = span_edges(policy.longest_response)
     exponent = length_exponent(min(policy.mean_response, policy.longest_response), policy.longest_response)
-    running = np.maximum(sequences * running_share(middles, policy.longest_response, exponent), 1.0)
+    left = running_share(middles, policy.longest_response, exponent)
+    widths = widths * any_running(left, policy.rollouts)
+    running = np.maximum(sequences * left, 1.0)
     share = ENGINE_SHARE["apart" if policy.generation_gpus else "colocated"]
     base = {
         "model": policy.cells["model"],

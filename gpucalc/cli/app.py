@@ -69,6 +69,7 @@ def usage_sentence(error: Exception) -> str:
 
 
 from gpucalc.cli import (  # noqa: E402
+    claims,
     comm,
     completion,
     diagnose,
@@ -85,9 +86,11 @@ from gpucalc.cli import (  # noqa: E402
     roofline,
     run,
     scale,
+    serve,
     schedule,
     storage,
     sweep,
+    tune,
     validate,
     whatif,
 )
@@ -99,6 +102,8 @@ app.command("validate")(validate.validate)
 app.command("fit")(fit.fit)
 app.command("scale")(scale.scale)
 app.command("whatif")(whatif.whatif)
+app.command("serve")(serve.serve)
+app.command("tune")(tune.tune)
 app.command("diagnose")(diagnose.diagnose)
 app.command("sweep")(sweep.sweep)
 app.command("hpc")(hpc.hpc)
@@ -112,4 +117,5 @@ app.add_typer(models.app, name="models")
 app.command("run")(run.run)
 app.command("storage")(storage.storage)
 app.command("power")(power.power)
+app.command("claims")(claims.claims)
 app.command("completion")(completion.completion)

@@ -18,7 +18,7 @@ HEADINGS = {
     "by_family": "Step time by family (a row may belong to several)",
     "by_gpu": "Step time by GPU",
     "by_framework": "Step time by framework",
-    "by_group": "Kernel time",
+    "by_group": "Errors by group",
     "not_trusted": "Rows that do not state all that decides their time",
     "memory": "Peak memory",
     "fit": "Fits or does not fit",
@@ -36,7 +36,7 @@ def validate(
         Optional[list[str]], typer.Argument(metavar="[FILE]...", help="Measured rows; without any, the shipped ones.")
     ] = None,
     kind: Annotated[
-        str, typer.Option("--kind", metavar="KIND", help="training, gemm, attention or collective.")
+        str, typer.Option("--kind", metavar="KIND", help="training, gemm, attention, collective or posttraining.")
     ] = "training",
     form: opt.Format = "table",
     by: Annotated[
@@ -64,7 +64,10 @@ def validate(
         raise UsageError(f"--plot is {plot!r}, expected a name that ends in {', '.join(PLOT_FORMS)}")
     if kind != "training":
         _refuse(kind, profile, fabric, plot)
-        found = _kernels(kind, files or [], opt.open_database(db), by, count)
+        if kind == "posttraining":
+            found = _posttraining(files or [], opt.open_database(db), by, count)
+        else:
+            found = _kernels(kind, files or [], opt.open_database(db), by, count)
     else:
         found = _training(files or [], opt.open_database(db), by, count, plot, profile, fabric)
     if form == "json":
@@ -80,8 +83,8 @@ def validate(
 def _refuse(kind: str, profile: str | None, fabric: str | None, plot: str | None) -> None:
     from gpucalc.validation_kernels import KINDS
 
-    if kind not in KINDS:
-        raise unknown("kind", kind, ("training", *KINDS))
+    if kind not in (*KINDS, "posttraining"):
+        raise unknown("kind", kind, ("training", *KINDS, "posttraining"))
     given = {"--profile": profile, "--fabric": fabric, "--plot": plot}
     unused = [flag for flag, value in given.items() if value is not None]
     if unused:
@@ -112,6 +115,14 @@ def _kernels(kind: str, files: Sequence[str], db: Any, by: Sequence[str] | None,
     else:
         records = shipped_rows(SHIPPED_TABLES[kind])
     return kernel_report(kind, records, db, keys, worst)
+
+
+def _posttraining(files: Sequence[str], db: Any, by: Sequence[str] | None, worst: int) -> dict[str, Any]:
+    from gpucalc.validation_posttraining import GROUPINGS, posttraining_report, shipped_posttraining
+
+    keys = _keys(by, GROUPINGS)
+    records = [r for _, part in _records(files) for r in part] if files else shipped_posttraining()
+    return posttraining_report(records, db, keys, worst, shipped=not files)
 
 
 def _training(

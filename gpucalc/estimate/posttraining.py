@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gpucalc.formulas import preference
+from gpucalc.formulas import layer, preference
 from gpucalc.ledger import Columns, Ledger
 
 SPANS = 12  # pieces of the response length within which the batch of an engine is taken as constant
@@ -32,6 +32,7 @@ def add_generation(ledger: Ledger, engine: Ledger, running: Any, steps: Any) -> 
     c = ledger.columns
     step = np.atleast_1d(engine["time/step"])
     limit = np.atleast_1d(np.broadcast_to(engine["memory/batch-limit"], step.shape))
+    ledger.keep("generation/holds", np.float64(np.min(np.atleast_1d(engine["memory/sequences"]))))
     first = np.atleast_1d(engine["prefill/step"])[0], np.atleast_1d(engine["prefill/together"])[0]
     ledger.add(
         "generation/prompts",
@@ -68,18 +69,18 @@ def add_training(ledger: Ledger, training: Ledger) -> Any:
     share = forward_share(training)
     parts = []
     for name, passes in (("log-probabilities", "old_passes"), ("reference", "reference_passes"), ("reward", "reward_passes")):
-        one = ledger.add(
-            f"scoring/{name}",
+        ledger.add(
+            f"time/{name}",
             preference.scoring_time,
             step_time=step,
             once=once,
             forward_share=share,
             size_ratio=c[passes],
         )
-        ledger.keep(f"time/{name}", one)
         parts.append(f"time/{name}")
-    ledger.keep("time/update", c["updates"] * step)
-    ledger.keep("time/critic", c["critic_ratio"] * (c["updates"] * step + ledger["scoring/log-probabilities"]))
+    update = ledger.add("time/update", layer.scaled_time, time=step, factor=c["updates"])
+    own = update + ledger["time/log-probabilities"]
+    ledger.add("time/critic", layer.scaled_time, time=own, factor=c["critic_ratio"])
     return ledger.total("time/training", *parts, "time/update", "time/critic")
 
 
@@ -103,9 +104,9 @@ def add_memory(ledger: Ledger, training: Ledger, engine_bytes: Any) -> Any:
         "memory/frozen", preference.frozen_models_memory, weight_bytes=2.0, copies=c["frozen_models"], shards=c["train_gpus"]
     )
     ledger.add("memory/critic", preference.critic_memory, states=states, size_ratio=c["critic_ratio"])
-    ledger.keep("memory/actor", training["memory/total"])
+    ledger.add("memory/actor", layer.repeated_message, message=training["memory/total"], times=1.0)
     ledger.total("memory/update", "memory/actor", "memory/critic", "memory/frozen")
-    ledger.keep("memory/engine", engine_bytes)
+    ledger.add("memory/engine", layer.repeated_message, message=engine_bytes, times=1.0)
     together = ledger.add(
         "memory/colocated",
         preference.colocated_memory,
@@ -114,7 +115,32 @@ def add_memory(ledger: Ledger, training: Ledger, engine_bytes: Any) -> Any:
         resting=ledger["memory/frozen"] + ledger["memory/critic"],
     )
     apart = ledger.maximum("memory/apart", "memory/update", "memory/engine")
-    return ledger.keep("memory/total", np.where(c["separate"] > 0, apart, together))
+    chosen = np.where(c["separate"] > 0, apart, together)
+    return ledger.add("memory/total", layer.repeated_message, message=chosen, times=1.0)
+
+
+def add_preference(ledger: Ledger, training: Ledger) -> None:
+    """Store a step of direct preference optimisation: the update, and the reference's pass unless it was made before."""
+    c = ledger.columns
+    step = training["time/step"]
+    ledger.add("time/update", layer.scaled_time, time=step, factor=1.0)
+    ledger.add(
+        "time/reference",
+        preference.scoring_time,
+        step_time=step,
+        once=training["time/optimizer"] + training["time/dp/exposed"],
+        forward_share=forward_share(training),
+        size_ratio=c["reference_passes"],
+    )
+    ledger.total("time/step", "time/update", "time/reference")
+    ledger.add("memory/policy", layer.repeated_message, message=training["memory/total"], times=1.0)
+    ledger.add(
+        "memory/frozen",
+        preference.frozen_models_memory,
+        copies=c["frozen_models"],
+        shards=c["reference_shards"],
+    )
+    ledger.total("memory/total", "memory/policy", "memory/frozen")
 
 
 def new_ledger(columns: dict[str, float], trace: bool = False) -> Ledger:

@@ -31,6 +31,16 @@ def running_share(generated: Count, longest: Count, exponent: Ratio) -> Ratio:
     return np.maximum(1 - generated / longest, 0.0) ** exponent
 
 
+@formula(symbol="P(any)", cite="gpucalc-counting", valid="responses end independently")
+def any_running(share: Ratio, sequences: Count) -> Ratio:
+    """Probability that at least one of `sequences` responses is still running: the step lasts as long as its longest.
+
+    >>> float(any_running(0.5, 2)), float(any_running(0.0, 100))
+    (0.75, 0.0)
+    """
+    return 1 - (1 - share) ** sequences
+
+
 @formula(symbol="Δt_gen", cite="sheng2024", valid="batch_limit >= 1")
 def decode_span_time(
     steps: Count, step_time: Seconds, running: Count, batch_limit: Count, rollout_ratio: Ratio
