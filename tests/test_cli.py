@@ -21,7 +21,7 @@ def test_version_and_help() -> None:
     assert gpucalc("--version").out == f"gpucalc {__version__}\n"
     ran = gpucalc("--help")
     assert ran.status == 0
-    listed = re.findall(r"^  (\w+) ", ran.out[ran.out.index("Commands:") :], re.M)
+    listed = re.findall(r"^  (\w+) ", ran.out[ran.out.index("\nPlan:") :], re.M)
     assert set(COMMANDS) <= set(listed)
 
 
@@ -38,7 +38,7 @@ def test_no_command_is_help_on_stderr() -> None:
     ran = gpucalc()
     assert ran.status == 2
     assert ran.out == ""
-    assert "Commands:" in ran.err
+    assert "\nUnderstand:\n" in ran.err
 
 
 @pytest.mark.parametrize(
