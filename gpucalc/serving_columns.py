@@ -39,7 +39,12 @@ SERVING_COLUMNS = (
     Column("kv_precision", "text", "format of the cache", "the engine's"),
     Column("isl", "number", "mean tokens of a prompt", "must be stated"),
     Column("osl", "number", "mean tokens of an answer", "must be stated"),
-    Column("concurrency", "number", "requests in the system, over all replicas (closed loop)", "as many as fit, unless rate is stated"),
+    Column(
+        "concurrency",
+        "number",
+        "requests in the system, over all replicas (closed loop)",
+        "as many as fit, unless rate is stated",
+    ),
     Column("rate", "number", "requests per second that arrive, over all replicas (open loop)", "closed loop"),
     Column("framework", "text", "engine: vllm, sglang, trtllm", "neutral"),
     _int("chunk_tokens", "most tokens of prompts in one pass", "the engine's"),
@@ -52,3 +57,27 @@ SERVING_COLUMNS = (
     _int("prefill_gpus", "GPUs that only prefill; the others decode", "0", 0),
 )
 RECORDS = {c.name: c for c in SERVING_COLUMNS}
+
+OUTPUT_COLUMNS = (
+    Column("layout", "text", "the layout as a label", heading="layout"),
+    Column("concurrency", "number", "requests in the system", heading="requests", decimals=0),
+    Column("rate", "number", "requests per second that arrive", unit="1/s", heading="rate", decimals=2),
+    Column(
+        "pred_tok_s_per_user", "number", "output tokens per second of one request", heading="tok/s/user", decimals=1
+    ),
+    Column("pred_tok_s_per_gpu", "number", "output tokens per second of one GPU", heading="tok/s/GPU", decimals=0),
+    Column(
+        "pred_max_concurrency", "number", "most requests of full length that fit", heading="most requests", decimals=0
+    ),
+    Column("pred_decode_batch", "number", "sequences that one rank decodes together", heading="batch/rank", decimals=0),
+    Column("pred_weights_gib", "number", "weights on one GPU", unit="GiB", heading="weights/GPU", decimals=1),
+    Column("pred_cost_per_million", "number", "money per million output tokens", heading="cost/M tokens", decimals=2),
+    Column(
+        "pred_saturation_rate",
+        "number",
+        "rate at which the queue grows without end",
+        unit="1/s",
+        heading="saturates at",
+        decimals=2,
+    ),
+)

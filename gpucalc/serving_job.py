@@ -161,16 +161,25 @@ def serving_problems(cells: Mapping[str, Any], model: Model) -> list[str]:
         problems.append(f"ep={ep} needs a mixture of experts; {model.name} is dense")
     share = int(cells["attention_dp"])
     if dp % share:
-        problems.append(f"attention_dp={share} does not divide dp={dp}; attention_dp={jobs._largest_divisor(dp, share)}")
+        problems.append(
+            f"attention_dp={share} does not divide dp={dp}; attention_dp={jobs._largest_divisor(dp, share)}"
+        )
     elif model.experts:
         ranks = tp * share
         if ranks % ep:
             legal = jobs._largest_divisor(ranks, ep)
-            problems.append(f"ep={ep} does not divide the tp·attention_dp = {ranks} ranks of a replica; ep={legal} does")
-        elif model.experts % ep:
             problems.append(
-                f"ep={ep} does not divide the {model.experts} experts; ep={jobs._largest_divisor(model.experts, ep)} does"
+                f"ep={ep} does not divide the tp·attention_dp = {ranks} ranks of a replica; ep={legal} does"
             )
+        elif model.experts % ep:
+            legal = jobs._largest_divisor(model.experts, ep)
+            problems.append(f"ep={ep} does not divide the {model.experts} experts; ep={legal} does")
+    apart = int(cells.get("prefill_gpus") or 0)
+    if apart and (apart % (tp * pp * share) or apart >= cells["n_gpus"]):
+        problems.append(
+            f"prefill_gpus={apart} must be whole replicas of {tp * pp * share} GPUs and leave some of the "
+            f"{cells['n_gpus']} to decode"
+        )
     length = cells["isl"] + cells["osl"]
     if model.max_seq_len and length > model.max_seq_len:
         problems.append(
@@ -232,7 +241,9 @@ def _format_columns(
         columns[f"{part}_expanded"] = float(expanded)
         columns[f"{part}_fp4"] = float(precision == "nvfp4")
         if expanded and part in {"mlp", "expert"}:
-            notes.append(f"{name} weights are expanded to {precision} on {device.key}: bytes of {name}, peak of {precision}")
+            notes.append(
+                f"{name} weights are expanded to {precision} on {device.key}: bytes of {name}, peak of {precision}"
+            )
     columns["kv_bytes"] = CACHE_FORMATS[cells["kv_precision"]]
     return columns
 
@@ -273,23 +284,33 @@ PREDICTIONS = {
 }
 
 
-def serving_predictions(ledger: Ledger, count: int) -> list[dict[str, Any]]:
-    """The pred_ columns of each row of a ledger; times are empty where not one sequence fits."""
+def serving_predictions(ledger: Ledger, found: Sequence[ServingJob]) -> list[dict[str, Any]]:
+    """The pred_ columns of each row of a ledger; times are empty where nothing fits or the rate is too high."""
     import numpy as np
+
+    count = len(found)
 
     def column(path: str) -> Any:
         return np.broadcast_to(np.asarray(ledger[path], dtype=float), (count,))
 
     values = {name: column(path) * factor for name, (path, factor) in PREDICTIONS.items()}
-    most, needed = column("memory/sequences"), column("symbol/wanted")
+    most, needed, saturation = column("memory/sequences"), column("symbol/wanted"), column("metric/saturation-rate")
     rows = []
-    for i in range(count):
+    for i, job in enumerate(found):
         row: dict[str, Any] = {name: float(v[i]) for name, v in values.items()}
         fits = most[i] >= 1
-        row["pred_fit"] = "oom" if not fits else "fits" if most[i] >= needed[i] else "risky"
-        if not fits:
-            row |= dict.fromkeys(("pred_ttft_ms", "pred_ttft_unloaded_ms", "pred_tpot_ms", "pred_output_tok_s_total"))
+        # A mean occupancy that fits while full lengths would not is a batch that now and then has to wait.
+        row["pred_fit"] = "oom" if not fits else "fits" if most[i] >= np.floor(needed[i]) else "risky"
         row["pred_error"] = ""
+        rate = job.cells.get("rate")
+        if rate is not None:
+            row["pred_saturation_rate"] = float(saturation[i])
+        if fits and rate is not None and rate >= saturation[i]:
+            row["pred_error"] = (
+                f"rate {rate:g}/s is beyond saturation at {saturation[i]:.4g}/s; the queue grows without end"
+            )
+        if not fits or row["pred_error"]:
+            row |= dict.fromkeys(("pred_ttft_ms", "pred_ttft_unloaded_ms", "pred_tpot_ms", "pred_output_tok_s_total"))
         rows.append(row)
     return rows
 
@@ -319,7 +340,7 @@ def predict_serving(found: Sequence[ServingJob]) -> list[dict[str, Any]]:
 
     if not found:
         return []
-    return serving_predictions(estimate_serving(stack_serving(found)), len(found))
+    return serving_predictions(estimate_serving(stack_serving(found)), found)
 
 
 def stack_serving(found: Sequence[ServingJob]) -> Any:

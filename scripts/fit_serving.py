@@ -29,6 +29,7 @@ from gpucalc.validation import shipped_rows
 
 ROOT = Path(__file__).parent.parent
 ENGINES = ROOT / "hardware_db" / "engines"
+ERRORS = ROOT / "hardware_db" / "calibration" / "serving_errors.csv"
 HELD_OUT = ROOT / "hardware_db" / "calibration" / "serving_held_out.csv"
 TTFT_WEIGHT = 0.5
 LOW_TRUST = 0.3  # weight of runs that the source calls gap analyses
@@ -163,7 +164,9 @@ def residuals(
     return of
 
 
-def minimise(of: Callable[[np.ndarray], np.ndarray], x: np.ndarray, names: Sequence[tuple[str, str]], rounds: int) -> np.ndarray:
+def minimise(
+    of: Callable[[np.ndarray], np.ndarray], x: np.ndarray, names: Sequence[tuple[str, str]], rounds: int
+) -> np.ndarray:
     """Levenberg-Marquardt with a numeric Jacobian, inside the bounds."""
     low, high = (np.log([BOUNDS[n][i] for _, n in names]) for i in (0, 1))
     x = np.clip(x, low, high)
@@ -259,17 +262,34 @@ def main() -> None:
         report(data, tpot, ttft)
         if options.write:
             write_held_out(data, tpot, ttft)
+            write_errors(data, tpot, ttft)
 
 
 def write_held_out(data: Data, tpot: np.ndarray, ttft: np.ndarray) -> None:
     """What is predicted for each row when its series is not in the fit."""
     with HELD_OUT.open("w", encoding="utf-8", newline="") as file:
-        file.write("# Written by scripts/fit_serving.py: predictions for rows whose series (model x GPU x engine) was left out.\n")
+        file.write(
+            "# Written by scripts/fit_serving.py: predictions with the series (model x GPU x engine) left out.\n"
+        )
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["id", "series", "left_out_ttft_ms", "left_out_tpot_ms"])
         for i, record in enumerate(data.records):
             seconds = (data.ttft[i] * np.exp(ttft[i]), data.tpot[i] * np.exp(tpot[i]))
             writer.writerow([record["id"], data.series[i], *(f"{1e3 * s:.5g}" for s in seconds)])
+
+
+def write_errors(data: Data, tpot: np.ndarray, ttft: np.ndarray) -> None:
+    """Median errors on series left out, which a prediction states beside it."""
+    dense = np.array([not job.model.is_moe for job in data.jobs])
+    logs_of = {"tpot": tpot, "ttft": ttft, "rate": throughput_errors(data, tpot, ttft)}
+    with ERRORS.open("w", encoding="utf-8", newline="") as file:
+        file.write("# Written by scripts/fit_serving.py: |predicted/measured - 1| on series left out of the fit.\n")
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["family", "quantity", "rows", "median_error", "mean_error"])
+        for family, which in (("dense", dense), ("mixtures", ~dense)):
+            for quantity, error in logs_of.items():
+                size = np.abs(np.expm1(error[which]))
+                writer.writerow([family, quantity, len(size), f"{np.median(size):.4f}", f"{np.mean(size):.4f}"])
 
 
 if __name__ == "__main__":

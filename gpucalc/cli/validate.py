@@ -36,7 +36,7 @@ def validate(
         Optional[list[str]], typer.Argument(metavar="[FILE]...", help="Measured rows; without any, the shipped ones.")
     ] = None,
     kind: Annotated[
-        str, typer.Option("--kind", metavar="KIND", help="training, gemm, attention, collective or posttraining.")
+        str, typer.Option("--kind", metavar="KIND", help="training, gemm, attention, collective, serving or posttraining.")
     ] = "training",
     form: opt.Format = "table",
     by: Annotated[
@@ -64,7 +64,9 @@ def validate(
         raise UsageError(f"--plot is {plot!r}, expected a name that ends in {', '.join(PLOT_FORMS)}")
     if kind != "training":
         _refuse(kind, profile, fabric, plot)
-        if kind == "posttraining":
+        if kind == "serving":
+            found = _serving(files or [], opt.open_database(db), by, count)
+        elif kind == "posttraining":
             found = _posttraining(files or [], opt.open_database(db), by, count)
         else:
             found = _kernels(kind, files or [], opt.open_database(db), by, count)
@@ -83,8 +85,8 @@ def validate(
 def _refuse(kind: str, profile: str | None, fabric: str | None, plot: str | None) -> None:
     from gpucalc.validation_kernels import KINDS
 
-    if kind not in (*KINDS, "posttraining"):
-        raise unknown("kind", kind, ("training", *KINDS, "posttraining"))
+    if kind not in (*KINDS, "serving", "posttraining"):
+        raise unknown("kind", kind, ("training", *KINDS, "serving", "posttraining"))
     given = {"--profile": profile, "--fabric": fabric, "--plot": plot}
     unused = [flag for flag, value in given.items() if value is not None]
     if unused:
@@ -115,6 +117,14 @@ def _kernels(kind: str, files: Sequence[str], db: Any, by: Sequence[str] | None,
     else:
         records = shipped_rows(SHIPPED_TABLES[kind])
     return kernel_report(kind, records, db, keys, worst)
+
+
+def _serving(files: Sequence[str], db: Any, by: Sequence[str] | None, worst: int) -> dict[str, Any]:
+    from gpucalc.validation_serving import GROUPINGS, serving_report, shipped_serving
+
+    keys = _keys(by, GROUPINGS)
+    records = [r for _, part in _records(files) for r in part] if files else shipped_serving()
+    return serving_report(records, db, keys, worst, shipped=not files)
 
 
 def _posttraining(files: Sequence[str], db: Any, by: Sequence[str] | None, worst: int) -> dict[str, Any]:

@@ -54,6 +54,8 @@ def _estimate(columns: Columns, trace: bool) -> Ledger:
     c.define("cached_prefix", c["isl"] * c["prefix_hit"])
     c.define("prompt_tokens", np.maximum(c["isl"] - c["cached_prefix"], 1.0))
     c.define("verified", c["draft_tokens"] + 1)
+    if "saturation_rate" not in c:
+        c.define("saturation_rate", 0.0)
     workers = c["prefill_gpus"] / (c["tp"] * c["pp"])
     c.define("prefill_workers", workers)
     c.define("decode_ranks", np.maximum(c["dp"] - workers, 1.0))
@@ -83,16 +85,21 @@ def _passes(ledger: Ledger) -> None:
     c.define("chunk", np.minimum(c["prompt_tokens"], c["chunk_tokens"]))
     chunks = ledger.add("prefill/chunks", serving.prefill_chunks, tokens=c["prompt_tokens"], chunk=c["chunk_tokens"])
     c.define("chunk", c["prompt_tokens"] / chunks)  # chunks of equal size
-    arrived = ledger.add("prefill/arrived", serving.prompts_per_pass, batch=c["batch"] * c["attention_dp"], tokens=c["prompt_tokens"], chunk=c["chunk_tokens"], attention_ranks=c["attention_dp"])
+    arrived = ledger.add(
+        "prefill/arrived",
+        serving.prompts_per_pass,
+        batch=c["batch"] * c["attention_dp"],
+        tokens=c["prompt_tokens"],
+        chunk=c["chunk_tokens"],
+        attention_ranks=c["attention_dp"],
+    )
     # Engines that balance attention ranks let all of them prefill in the same step.
     together = np.maximum(arrived, np.where(c["gathers_prompts"] > 0, c["attention_dp"], 1.0))
     together = ledger.keep("prefill/together", np.minimum(together, _at_least_one(c["batch"] * c["attention_dp"])))
     each = np.maximum(together / c["attention_dp"], 1.0)  # prompts of one rank
     rows = c["decoding"] * c["verified"]
     share = c["attention_dp"]
-    add_pass(
-        ledger, Pass("decode", rows, rows * share, rows, sequences=c["decoding"], launch=c["graph_launch_share"])
-    )
+    add_pass(ledger, Pass("decode", rows, rows * share, rows, sequences=c["decoding"], launch=c["graph_launch_share"]))
     one = c["chunk"]
     add_pass(ledger, Pass("single", one, one, 1.0, prompts=1.0, exchange="prefill"))
     prompt, group = c["chunk"] * each, c["chunk"] * together
@@ -100,9 +107,7 @@ def _passes(ledger: Ledger) -> None:
     mixed = prompt + rows
     add_pass(
         ledger,
-        Pass(
-            "mixed", mixed, group + rows * share, rows, sequences=c["decoding"], prompts=each, exchange="prefill"
-        ),
+        Pass("mixed", mixed, group + rows * share, rows, sequences=c["decoding"], prompts=each, exchange="prefill"),
     )
 
 
@@ -137,14 +142,29 @@ def _answers(ledger: Ledger) -> None:
     apart = c["prefill_workers"] > 0
     interference = ledger.add("prefill/interference", layer.scaled_time, time=one_pass, factor=chunks / together)
     felt = ledger.keep("prefill/felt", np.where(apart, 0.0, interference))
-    tpot = ledger.add("time/tpot", serving.closed_loop_tpot, step=per_token, batch=c["batch"] * c["attention_dp"], interference=felt, stages=c["pp"])
+    tpot = ledger.add(
+        "time/tpot",
+        serving.closed_loop_tpot,
+        step=per_token,
+        batch=c["batch"] * c["attention_dp"],
+        interference=felt,
+        stages=c["pp"],
+    )
     alone = ledger.add("time/prefill-unloaded", layer.scaled_time, time=ledger["single/step"], factor=chunks)
-    loaded_pass = np.where(apart, ledger["prefill/step"], np.where(c["mixes_prefill"] > 0, ledger["mixed/step"], ledger["prefill/step"]))
-    prefill = ledger.add("time/prefill", layer.scaled_time, time=ledger.keep("prefill/pass", loaded_pass), factor=chunks)
+    loaded_pass = np.where(
+        apart, ledger["prefill/step"], np.where(c["mixes_prefill"] > 0, ledger["mixed/step"], ledger["prefill/step"])
+    )
+    prefill = ledger.add(
+        "time/prefill", layer.scaled_time, time=ledger.keep("prefill/pass", loaded_pass), factor=chunks
+    )
     transfer = _transfer(ledger, alone, apart)
     residence = ledger.add("time/residence", serving.request_time, prefill=prefill, tpot=tpot)
-    admission = ledger.add("time/admission", serving.admission_wait, concurrency=ledger["symbol/wanted"], residence=residence)
-    ledger.add("time/queue/closed", serving.prefill_queue, batch=c["batch"] * c["attention_dp"], interference=interference)
+    admission = ledger.add(
+        "time/admission", serving.admission_wait, concurrency=ledger["symbol/wanted"], residence=residence
+    )
+    ledger.add(
+        "time/queue/closed", serving.prefill_queue, batch=c["batch"] * c["attention_dp"], interference=interference
+    )
     arrivals = np.where(c["rate"] > 0, c["rate"] / np.where(apart, np.maximum(c["prefill_workers"], 1.0), c["dp"]), 0.0)
     ledger.add("time/queue/open", serving.deterministic_queue, rate=arrivals, service=interference)
     queue = ledger.choose("time/queue", c["open_loop"], {0: "time/queue/closed", 1: "time/queue/open"})
@@ -186,10 +206,17 @@ def _transfer(ledger: Ledger, alone: Any, apart: Any) -> Any:
 
 def _rates(ledger: Ledger, ttft: Any, tpot: Any, alone: Any, apart: Any) -> None:
     c = ledger.columns
-    loop = ledger.add("metric/loop-rate", serving.little_throughput, concurrency=np.maximum(c["concurrency"], 1e-9), ttft=ttft, tpot=tpot)
+    loop = ledger.add(
+        "metric/loop-rate",
+        serving.little_throughput,
+        concurrency=np.maximum(c["concurrency"], 1e-9),
+        ttft=ttft,
+        tpot=tpot,
+    )
     feed = np.where(apart, np.maximum(c["prefill_workers"], 1e-9) / np.maximum(alone - 0.0, 1e-9) * c["osl"], np.inf)
     total = ledger.keep("metric/output-rate", np.minimum(loop, feed))
     ledger.keep("metric/request-rate", total / c["osl"])
     ledger.keep("metric/output-rate-per-gpu", total / c["n_gpus"])
     ledger.keep("metric/output-rate-per-user", 1 / tpot)
     ledger.keep("metric/decode-batch", c["batch"])
+    ledger.keep("metric/saturation-rate", c["saturation_rate"])

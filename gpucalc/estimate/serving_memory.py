@@ -61,7 +61,9 @@ def add_cache(ledger: Ledger) -> None:
     window = np.where(c["window_layers"] > 0, np.maximum(c["window"], 1.0), context)
     full = c["attention_layers"] - c["window_layers"]
     for name, length in (("longest", context), ("mean", c["context"])):
-        kept = ledger.add(f"memory/kv/{name}/full", kv_cache.cached_tokens, context=length, window=length, block=c["kv_block"])
+        kept = ledger.add(
+            f"memory/kv/{name}/full", kv_cache.cached_tokens, context=length, window=length, block=c["kv_block"]
+        )
         short = ledger.add(
             f"memory/kv/{name}/window", kv_cache.cached_tokens, context=length, window=window, block=c["kv_block"]
         )
@@ -86,11 +88,11 @@ def add_cache(ledger: Ledger) -> None:
     )
     for rule, formula_ in (("total", kv_cache.cache_space_of_total), ("free", kv_cache.cache_space_of_free)):
         ledger.add(f"memory/kv-space/{rule}", formula_, weights=weights, activations=working)
-    space = ledger.choose(
-        "memory/kv-space", c["memory_rule"], {0: "memory/kv-space/total", 1: "memory/kv-space/free"}
-    )
+    space = ledger.choose("memory/kv-space", c["memory_rule"], {0: "memory/kv-space/total", 1: "memory/kv-space/free"})
     ledger.add("memory/sequences", kv_cache.sequences_that_fit, space=space, sequence_bytes=ledger["memory/kv/longest"])
-    ledger.add("memory/sequences-mean", kv_cache.sequences_that_fit, space=space, sequence_bytes=ledger["memory/kv/mean"])
+    ledger.add(
+        "memory/sequences-mean", kv_cache.sequences_that_fit, space=space, sequence_bytes=ledger["memory/kv/mean"]
+    )
     ledger.add(
         "memory/kv-tokens",
         kv_cache.cache_tokens,

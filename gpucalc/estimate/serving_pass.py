@@ -270,9 +270,7 @@ def _prefill_attention(ledger: Ledger, p: Pass) -> None:
 
 def _elementwise(ledger: Ledger, p: Pass) -> None:
     c = ledger.columns
-    traffic = ledger.add(
-        f"{p.name}/traffic", layer.elementwise_traffic, tokens=p.tokens, sequence_ranks=1.0, hidden=c["hidden"]
-    )
+    ledger.add(f"{p.name}/traffic", layer.elementwise_traffic, tokens=p.tokens, sequence_ranks=1.0, hidden=c["hidden"])
     parts = [f"{p.name}/traffic"]
     if np.any(c["moe_layers"] > 0):  # each token is copied to its experts and added up again
         copies = p.group_tokens * c["experts_per_token"] / c["ep"] * c["moe_layers"] / c["layers"]
