@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from gpucalc.cli import options as opt
+from gpucalc.cli.mixed import is_mixed, plan_mixed
 from gpucalc.cli.output import emit_document, emit_rows, talk
 from gpucalc.columns import COLUMNS, INPUT, MEASURED, TRAINING_PREDICTIONS, Column
 from gpucalc.errors import ExitStatus, UsageError, nearest
@@ -75,13 +76,18 @@ def plan(
         from gpucalc.report import check_report_path
 
         check_report_path(report)
-    cells = opt.job_cells(
-        opt.stated_options(locals()),
-        settings,
-        parse_label(layout) if layout is not None else None,
-    )
-    opt.require(cells, "model", "gpu", "n_gpus", "seq_len", "global_batch")
+    options_given = opt.stated_options(locals())
+    several = is_mixed(gpu)
+    if several:  # the kinds and their numbers are read apart
+        options_given = {n: v for n, v in options_given.items() if n not in {"gpu", "n_gpus"}}
+    cells = opt.job_cells(options_given, settings, parse_label(layout) if layout is not None else None)
     database = opt.open_database(db)
+    if gpu is not None and several:
+        if objective != "throughput" or plot is not None or report is not None:
+            raise UsageError("on several kinds of GPU plan ranks by throughput only, without --plot and --report")
+        shared = {"causal_flops": causal_flops, "profile": profile, "fabric": fabric}
+        return plan_mixed(gpu, gpus, cells, database, count, form, columns, **shared)
+    opt.require(cells, "model", "gpu", "n_gpus", "seq_len", "global_batch")
 
     from gpucalc.search import plan as search
 
