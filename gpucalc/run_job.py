@@ -10,7 +10,7 @@ import numpy as np
 
 from gpucalc import defaults as db_defaults
 from gpucalc import job as jobs
-from gpucalc.defaults import HOUR, KWH, Default
+from gpucalc.defaults import HOUR, KWH
 from gpucalc.errors import InfeasibleError, UsageError
 from gpucalc.estimate.run import estimate_run
 from gpucalc.estimate.training import estimate_training
@@ -18,50 +18,18 @@ from gpucalc.formulas import scaling as laws
 from gpucalc.hardware import Database
 from gpucalc.ledger import Columns, Ledger
 from gpucalc.power_job import load_factor
+from gpucalc.run_question import DAY, HALVINGS, Question, failure_columns, scenarios
 from gpucalc.variation import layout_label
 
-DAY = 86400.0
-NODE = 8.0  # GPUs of the node that published failure rates are counted per
 STEP_TOKENS = 2**22  # tokens of a step where no batch is stated
 TOKENS_PER_GPU = 1024  # and no fewer than so many a GPU
 DOUBTFUL_LOSS = 0.25  # share lost to failures from which closed forms and event simulations part
 LEAST_PROGRESS = 0.01  # goodput below which a run is said to make no progress
-SCENARIOS = ("expected", "low", "high")
-HALVINGS = (("save time", "save_factor"), ("failure rate", "rate_factor"), ("restart time", "restart_factor"))
 ROOTS = (
     *("run/elapsed", "goodput/exact", "failures/mtbf", "checkpoint/interval", "checkpoint/bandwidth/blocking"),
     *("checkpoint/bandwidth/asynchronous", "spares/count", "yield/cluster", "energy/carbon", "energy/run"),
     *("cost/rental", "cost/electricity", "cost/useful-price"),
 )
-
-
-@dataclass(frozen=True)
-class Question:
-    """What was asked beside the job; None leaves a value to its default. Times in s, rates in B/s."""
-
-    tokens: float
-    asynchronous: bool = True
-    manual: bool = False
-    failures_per_node_day: float | None = None
-    mtbf: float | None = None
-    detection: float | None = None
-    restart: float | None = None
-    interval: float | None = None
-    save_time: float | None = None
-    checkpoint_bytes: float | None = None
-    write_bandwidth: float | None = None
-    read_bandwidth: float | None = None
-    availability: float | None = None
-    repair: float | None = None
-    allocated: float | None = None
-    busy: float | None = None
-    straggler_cv: float | None = None
-    slow_gpu: float | None = None
-    pue: float | None = None
-    grid: str = "usa"
-    carbon_intensity: float | None = None  # g/kWh
-    price: float | None = None  # USD per GPU hour
-    electricity_price: float | None = None  # USD per kWh
 
 
 @dataclass
@@ -151,115 +119,60 @@ def run(
 def run_columns(
     job: jobs.Job, step: Ledger, band: tuple[float, float], question: Question, db: Database
 ) -> tuple[Columns, dict[str, str]]:
-    """One row per scenario (expected, ends of the spread, each of three times halved), and where values are from."""
-    values = db_defaults.defaults(db.dirs, "run")
+    """One row per scenario of `run_question.scenarios`, and where values are from."""
     power = db_defaults.defaults(db.dirs, "power")
     device, cluster = job.cluster.device, job.cluster
-    origins: dict[str, str] = {}
-
-    def spread(name: str, stated: float | None, default: Default, unit: float = 1.0) -> tuple[float, float, float]:
-        if stated is not None:
-            origins[name] = "stated"
-            return (stated * unit,) * 3
-        origins[name] = f"{default.origin}: {default.why}"
-        return default.value * unit, default.low * unit, default.high * unit
-
-    n = float(cluster.n_gpus)
-    manual = "manual_" if question.manual else ""
-    rate = spread(
-        "failures_per_node_day", question.failures_per_node_day, values["node_failures_per_day"], 1 / NODE / DAY
-    )
-    small = spread("small_job_factor", None, values["small_job_factor"])
-    detection = spread("detection", question.detection, values[f"{manual}detection"])
-    restart = spread("restart", question.restart, values[f"{manual}restart"])
-    overhead = spread("save_overhead", None, values["save_overhead"])
-    repair = spread("repair", question.repair, values["repair"])
-    pue = spread("pue", question.pue, power["pue"])
-    factor = spread("load_factor", None, load_factor(power, device.arch))
-    writes = spread(
-        "write_bandwidth", question.write_bandwidth, values["write_per_gpu"], 1.0 if question.write_bandwidth else n
-    )
-    reads = spread(
-        "read_bandwidth", question.read_bandwidth, values["read_per_gpu"], 1.0 if question.read_bandwidth else n
-    )
-    price, price_origin = _price(question, device.key, db)
-    origins["price"] = price_origin
-    intensity, origins["carbon_intensity"] = (
-        (question.carbon_intensity / KWH, "stated")
-        if question.carbon_intensity is not None
-        else db_defaults.grid(db.dirs, question.grid)
-    )
-    electricity, origins["electricity_price"] = (
-        (question.electricity_price, "stated")
-        if question.electricity_price is not None
-        else db_defaults.cost_default(db.dirs, "electricity_usd_per_kwh")
-    )
     if device.tdp_watts is None:
         raise UsageError(
             f"{device.file} states no power limit, so the energy of a run is not known; add power.tdp to it"
         )
-    slowdown, slowdown_origin = _slowdown(question, step, n)
-    origins["straggler"] = slowdown_origin
-    token_rate = float(step["metric/tokens_per_s_per_gpu"])
-    mfu = float(step["metric/mfu"])
+    n = float(cluster.n_gpus)
+    holders = n if job.cells["zero_stage"] >= 1 else n / (job.cells["dp"] * job.cells["cp"])
+    host = device.host_bandwidth or cluster.network_bandwidth_per_gpu
+    columns, origins = failure_columns(question, n, float(job.model.parameters_total), holders, host, db)
+    factor, pue = load_factor(power, device.arch), power["pue"]
+    origins["load_factor"] = f"{factor.origin}: {factor.why}"
+    origins["pue"] = "stated" if question.pue is not None else f"{pue.origin}: {pue.why}"
+    price, origins["price"] = _price(question, device.key, db)
+    intensity, origins["carbon_intensity"] = _carbon_intensity(question, db)
+    electricity, origins["electricity_price"] = _electricity(question, db)
+    slowdown, origins["straggler"] = _slowdown(question, step, n)
+    token_rate, mfu = float(step["metric/tokens_per_s_per_gpu"]), float(step["metric/mfu"])
     if question.straggler_cv is not None or question.slow_gpu is not None:
         fitted = float(step["step/straggler"]) if question.straggler_cv is not None else 1.0
         token_rate, mfu = token_rate * fitted / _extra(question, n), mfu * fitted / _extra(question, n)
-    zero = job.cells["zero_stage"] >= 1
-    holders = n if zero else n / (job.cells["dp"] * job.cells["cp"])
-    staging = device.host_bandwidth or job.cluster.network_bandwidth_per_gpu
     low, high = 1 / band[1], 1 / band[0]  # of the rate
     rack = cluster.domain > cluster.gpus_per_node and "torus" not in cluster.scale_up_topology
-    scalars = {
-        "n_gpus": n,
-        "small_job_gpus": values["small_job_gpus"].value,
+    columns |= {
         "nodes": float(cluster.n_nodes),
         "gpus_per_node": float(cluster.gpus_per_node),
-        "unit_gpus": float(min(cluster.domain, cluster.n_gpus) if rack else min(cluster.gpus_per_node, cluster.n_gpus)),
-        "parameters": float(job.model.parameters_total),
-        "state_bytes": values["state_bytes"].value,
+        "unit_gpus": float(min(cluster.domain if rack else cluster.gpus_per_node, cluster.n_gpus)),
         "training_tokens": question.tokens,
         "step_time": float(step["time/step"]),
         "slowdown": slowdown,
-        "asynchronous": float(question.asynchronous),
-        "stall_share": values["stall_share"].value,
-        "holders": holders,
-        "staging_bandwidth": staging * values["staging_share"].value,
-        "hardware_share": values["hardware_share"].value,
-        "availability": question.availability or values["availability"].value,
-        "busy": question.busy or values["busy"].value,
-        "stated_allocated": question.allocated or 0.0,
-        "stated_interval": question.interval or 0.0,
-        "stated_checkpoint": question.checkpoint_bytes or 0.0,
         "board_watts": device.tdp_watts,
         "network_watts": power["network_watts_per_gpu"].value,
         "carbon_intensity": intensity,
         "electricity_price": electricity / KWH,
+        "pue": pue.value if question.pue is None else question.pue,
+        "token_rate": scenarios((token_rate, token_rate * high, token_rate * low)),
+        "mfu": scenarios((mfu, mfu * high, mfu * low)),
+        "load_factor": scenarios((factor.value, factor.low, factor.high)),
+        "gpu_price": scenarios(price),
     }
-    # Rows: expected, best, worst, then expected with halved save time, failure rate and restart time.
-    rows = {
-        "gpu_failure_rate": _rows(rate, rate=0.5),
-        "small_job_factor": _rows(small),
-        "detection": _rows(detection),
-        "restart": _rows(restart, restart=0.5),
-        "repair": _rows(repair),
-        "save_overhead": _rows(overhead, save=0.5),
-        "write_bandwidth": _rows((writes[0], writes[2], writes[1]), save=2.0),
-        "read_bandwidth": _rows((reads[0], reads[2], reads[1])),
-        "staging_bandwidth": _rows((scalars.pop("staging_bandwidth"),) * 3, save=2.0),
-        "stated_save": _rows((question.save_time or 0.0,) * 3, save=0.5),
-        "stated_mtbf": _rows((question.mtbf or 0.0,) * 3, rate=2.0),
-        "token_rate": _rows((token_rate, token_rate * high, token_rate * low)),
-        "mfu": _rows((mfu, mfu * high, mfu * low)),
-        "pue": _rows((pue[0], pue[0], pue[0])),
-        "load_factor": _rows(factor),
-        "gpu_price": _rows(price),
-    }
-    return Columns({**scalars, **rows}), origins
+    return Columns(columns), origins
 
 
-def _rows(values: tuple[float, float, float], save: float = 1.0, rate: float = 1.0, restart: float = 1.0) -> np.ndarray:
-    return np.array([*values, *(values[0] * factor for factor in (save, rate, restart))])
+def _carbon_intensity(question: Question, db: Database) -> tuple[float, str]:
+    if question.carbon_intensity is not None:
+        return question.carbon_intensity / KWH, "stated"
+    return db_defaults.grid(db.dirs, question.grid)
+
+
+def _electricity(question: Question, db: Database) -> tuple[float, str]:
+    if question.electricity_price is not None:
+        return question.electricity_price, "stated"
+    return db_defaults.cost_default(db.dirs, "electricity_usd_per_kwh")
 
 
 def _extra(question: Question, n: float) -> float:
@@ -416,5 +329,5 @@ def _halvings(ledger: Ledger) -> list[dict[str, Any]]:
             "usd_saved": float(cost[0] - cost[row]),
             "elasticity": float(laws.elasticity(elapsed[row], elapsed[0], 0.5, 1.0)),
         }
-        for row, (name, _) in enumerate(HALVINGS, 3)
+        for row, name in enumerate(HALVINGS, 3)
     ]

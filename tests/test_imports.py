@@ -22,7 +22,7 @@ RANKS = (
     ("catalog", "defaults", "hardware", "model*"),
     ("profile", "efficiency*", "bands", "serving_columns", "serving_formats", "serving_engine"),
     ("bands", "candidates", "estimate", "job*", "serving_job"),
-    ("launch", "rank", "run_job", "storage_job", "power_job", "claims*", "search*", "serving_search", "explain*", "validat*", "calibrat*", "render", "sweep*", "plot", "report", "api*", "variation", "sizing*", "posttraining*", "recipe", "scaling", "whatif", "diagnose*", "schedule", "mixed*"),
+    ("launch", "rank", "run_*", "storage_job", "power_job", "claims*", "search*", "serving_search", "explain*", "validat*", "calibrat*", "render", "sweep*", "plot", "report", "api*", "variation", "sizing*", "posttraining*", "recipe", "scaling", "whatif", "diagnose*", "schedule", "mixed*"),
     ("cli", "__main__"),
 )
 OUTSIDE = {"numpy", "typer", "tabulate", "pandas", "matplotlib", "pyarrow"}

@@ -188,8 +188,8 @@ def run(
         raise UsageError("--mtbf and --failure-rate say the same; write one of them")
     database = opt.open_database(db)
 
-    from gpucalc.run_job import Question
     from gpucalc.run_job import run as answered
+    from gpucalc.run_question import Question
 
     found = answered(cells, Question(**asked), database, profile=profile, fabric=fabric, causal_flops=causal_flops)
     _write(found, explained, form, columns, not no_header)

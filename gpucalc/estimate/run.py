@@ -20,13 +20,19 @@ def estimate_run(columns: Columns, *, trace: bool = False) -> Ledger:
     The columns are those of `run_job.run_columns`; a stated interval, save time, mean time between failures or
     allocation is a number above 0, and 0 leaves it to its formula.
     """
-    ledger = Ledger(columns, trace=trace)
-    _interruptions(ledger)
-    _saving(ledger)
+    ledger = estimate_failures(columns, trace=trace)
     _spares(ledger)
     _time(ledger)
     _energy(ledger)
     _cost(ledger)
+    return ledger
+
+
+def estimate_failures(columns: Columns, *, trace: bool = False) -> Ledger:
+    """Interruptions, saves and goodput alone: columns of `run_question.failure_columns`, and `step_time`."""
+    ledger = Ledger(columns, trace=trace)
+    _interruptions(ledger)
+    _saving(ledger)
     return ledger
 
 
