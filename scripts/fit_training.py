@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from fit_training_bounds import MEMORY, bounds, stated
+from fit_training_bounds import BOUNDS, MEMORY, bounds, stated
 
 from gpucalc import catalog
 from gpucalc.bands import ASSUMED_KERNELS, FAMILIES, family_of
@@ -223,7 +223,7 @@ class Objective:
             parameter = model.fitted[k]
             self.lean[j, k] = 1.0
             parent = next((q for n in parameter.parents if (q := place.get((n, parameter.constant))) is not None), None)
-            if parent is None:
+            if parent is None or parameter.name in BOUNDS:  # a reason of its own is stated
                 self.anchor[j] = self.prior[k]
             else:
                 self.lean[j, parent] = -1.0
@@ -238,8 +238,9 @@ class Objective:
     def deviations(self, x: np.ndarray) -> np.ndarray:
         """How far the free constants are from where they are pulled to.
 
-        A constant of a profile that extends another is pulled to the other's value: where the data do not
-        tell two frameworks apart they have one value, and a framework without rows has its parent's.
+        A constant of a profile that extends another is pulled to the other's value unless a prior of its own is
+        stated: where the data do not tell two frameworks apart they have one value, and a framework without
+        rows has its parent's.
         """
         found: np.ndarray = self.lean @ x - self.anchor
         return found

@@ -83,7 +83,8 @@ BOUNDS: dict[str, tuple[float, float, float]] = {
     # XLA fuses what lies between two products.
     "maxtext.elementwise_factor": (0.8, 1.2, 3.0),
     "maxtext.unfused_share": (0.02, 0.1, 1.0),
-    "eager.elementwise_factor": (1.5, 4.5, 10.0),
+    # Bias, residual, dropout and casts as kernels of their own; Llama-type operations count apart (unfused_share).
+    "eager.elementwise_factor": (1.5, 3.0, 10.0),
     "megatron-legacy.elementwise_factor": (0.8, 1.2, 3.0),
     # 0: hidden; 1: alone on the stream; above 1: slowed by the compute beside it.
     "tp_exposed_forward": (0.1, 0.6, 1.2),
