@@ -9,7 +9,8 @@ from typing import Any
 from gpucalc.errors import UsageError
 from gpucalc.hardware import Database
 from gpucalc.job import Job, fit_of, predict, resolve
-from gpucalc.posttraining_row import SUPERVISED, Tuning, read_tuning
+from gpucalc.posttraining_preference import preference_row
+from gpucalc.posttraining_row import PREFERENCE, SUPERVISED, Tuning, read_tuning
 from gpucalc.recipe import choose_recipe
 
 PREDICTIONS = ("pred_peak_mem_gib", "pred_tokens_per_s_per_gpu", "pred_step_time_s", "pred_fit", "pred_error")
@@ -47,7 +48,7 @@ def evaluate_posttraining(records: Sequence[Mapping[str, str]], db: Database) ->
     for place, record in enumerate(records):
         try:
             tuning = read_tuning(record, lambda text: choose_recipe(text, db.dirs))
-            if tuning.algorithm in SUPERVISED:
+            if tuning.algorithm in SUPERVISED or tuning.algorithm in PREFERENCE:
                 pairs.append((place, tuning, *supervised_jobs(tuning, db)))
             else:
                 results[place] = policy_row(tuning, db)
@@ -56,6 +57,8 @@ def evaluate_posttraining(records: Sequence[Mapping[str, str]], db: Database) ->
     rows = predict([job for _, _, *jobs in pairs for job in jobs])
     for index, (place, tuning, largest, usual) in enumerate(pairs):
         memory, time = rows[2 * index], rows[2 * index + 1]
+        if tuning.algorithm in PREFERENCE:
+            memory, time = preference_row(largest, memory), preference_row(usual, time)
         results[place] = supervised_row(tuning, largest, usual, memory, time)
     return results
 

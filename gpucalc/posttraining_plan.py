@@ -12,11 +12,12 @@ from typing import Any
 
 from gpucalc.errors import UsageError
 from gpucalc.hardware import Database
-from gpucalc.job import Job, fit_of, predict, resolve, stack
+from gpucalc.job import Job, fit_of, predict, resolve
 from gpucalc.job_tuning import quantisation_of
 from gpucalc.label import Layout
 from gpucalc.ledger import Ledger
 from gpucalc.posttraining_policy import Policy, estimate_policy, with_split
+from gpucalc.posttraining_preference import preference_ledger, preference_row
 
 MOST_SEQUENCES = 4096
 MOST_TOKENS = 1 << 22
@@ -112,15 +113,10 @@ def _answer(method: str, job: Job, row: Mapping[str, Any], extra: Mapping[str, A
     shown = {"layout": _label(job), **{name: row[name] for name in names}, "sharding": sharding_text(job)}
     ledgers: dict[str, Ledger] = {}
     if method == "dpo":
-        step, training = preference_ledger(job, extra, trace)
+        precomputed = bool(extra.get("precomputed_reference"))
+        step, training = preference_ledger(job, precomputed=precomputed, trace=trace)
         ledgers = {"step": step, "update": training}
-        seconds = float(step["time/step"])
-        reference = float(step["memory/frozen"])
-        shown["pred_step_time_s"] = seconds
-        shown["pred_tokens_per_s_per_gpu"] *= row["pred_step_time_s"] / seconds
-        shown["pred_peak_mem_gib"] += reference / 2**30
-        capacity = float(training["memory/capacity"])
-        shown["pred_fit"] = fit_of((float(training["memory/raw"]) + reference) / capacity)
+        shown |= {n: v for n, v in preference_row(job, row, ledgers=(step, training)).items() if n in shown}
     if extra.get("sample_tokens"):
         share = min(1.0, float(extra["sample_tokens"]) / cells["seq_len"])
         shown["pred_tokens_per_s_per_gpu"] *= share
@@ -131,31 +127,6 @@ def _label(job: Job) -> str:
     """The layout as a label; expert tensor parallelism only where there are experts."""
     left_out = {"schedule", "cp_kind"} | (set() if job.model.experts else {"etp"})
     return Layout.from_cells({n: v for n, v in job.cells.items() if n not in left_out}).label()
-
-
-def preference_ledger(job: Job, extra: Mapping[str, Any], trace: bool = False) -> tuple[Ledger, Ledger]:
-    """The ledger of a preference step and that of its update."""
-    from gpucalc.estimate import posttraining
-    from gpucalc.estimate.training import estimate_training
-
-    training = estimate_training(stack([job]), trace=trace)
-    precomputed = bool(extra.get("precomputed_reference"))
-    adapters = job.columns["adapters"] > 0
-    cells = job.cells
-    sharded = cells["dp"] * cells["cp"] if cells["zero_stage"] >= 3 else 1
-    ledger = posttraining.new_ledger(
-        {
-            "reference_passes": 0.0 if precomputed else 1.0,
-            # With adapters the reference is the base with its adapters switched off.
-            "frozen_models": 0.0 if precomputed or adapters else 1.0,
-            "parameters": float(job.model.parameters_total),
-            "weight_bytes": 2.0,
-            "reference_shards": float(sharded * cells["tp"] * cells["pp"]),
-        },
-        trace,
-    )
-    posttraining.add_preference(ledger, training)
-    return ledger, training
 
 
 def largest(method: str, job: Job, db: Database, extra: Mapping[str, Any]) -> dict[str, Any]:

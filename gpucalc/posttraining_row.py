@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpucalc.columns import INPUT, parse_cell
-from gpucalc.errors import UsageError
+from gpucalc.errors import UsageError, nearest
 from gpucalc.recipe import Recipe
 
 ADAPTERS = ("lora", "qlora", "adapter", "adapter-v2")
@@ -20,6 +20,7 @@ SUPERVISED = ("sft", "full", *ADAPTERS)
 PREFERENCE = ("dpo",)
 REINFORCEMENT = ("ppo", "grpo")
 ALGORITHMS = (*SUPERVISED, *PREFERENCE, *REINFORCEMENT)
+METHOD_WORDS = ("sft", "lora", "qlora", "adapter", "dpo", "ppo", "grpo")
 _REINFORCED = {"dapo": "grpo", "swe": "grpo", "rloo": "grpo", "gspo": "grpo", "rlhf": "ppo"}
 _PRECISIONS = ("mxfp8", "nvfp4", "mxfp4", "fp8", "bf16-true", "bf16", "fp16", "fp32")
 _QUANTISATIONS = ("nf4-dq", "nf4", "int4", "int8")
@@ -29,7 +30,7 @@ PLAIN = (
     "layers hidden heads kv_heads head_dim ffn_hidden vocab gated_mlp experts experts_per_token expert_ffn_hidden "
     "shared_experts gpus_per_node inter_node_gbps_per_gpu lora_rank lora_targets quantisation train_embeddings "
     "optimizer_in_backward chunked_loss zero_stage shard_group sequence_parallel vpp schedule recompute dp etp "
-    "offload_optimizer offload_activations framework software_date fused_norm global_batch"
+    "offload_optimizer offload_activations framework software_date fused_norm global_batch mem_counter"
 ).split()
 
 
@@ -56,11 +57,13 @@ def read_method(text: str) -> tuple[str, dict[str, Any]]:
     >>> read_method("qadapter-v2"), read_method("lora+embeddings")
     (('adapter-v2', {'quantisation': 'nf4'}), ('lora', {'train_embeddings': True}))
     """
-    word = text.strip().casefold().replace("_", "-").replace("q-lora", "qlora")
+    word = text.strip().casefold().replace("_", "-").replace("q-lora", "qlora").replace("dora", "lora")
     if word in _REINFORCED:
         return _REINFORCED[word], {}
     if word in PREFERENCE or word in REINFORCEMENT:
         return word, {}
+    if word.startswith("dpo"):
+        return "dpo", {"method": read_method(word[3:].strip(" +-"))[0]}
     if word in {"", "full", "sft", "full-parameter", "fft"}:
         return "full", {}
     extra: dict[str, Any] = {"train_embeddings": True} if "emb" in word else {}
@@ -69,7 +72,9 @@ def read_method(text: str) -> tuple[str, dict[str, Any]]:
     for name in ("qlora", "lora", "adapter-v2", "adapter"):
         if word.startswith(name):
             return name, extra
-    raise UsageError(f"method is {text!r}; known: sft, lora, qlora, adapter, dpo, ppo, grpo")
+    near = nearest(word, METHOD_WORDS, 1)
+    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(METHOD_WORDS)}"
+    raise UsageError(f"method is {text!r}; {hint}")
 
 
 def read_precision(text: str) -> dict[str, Any]:
@@ -270,8 +275,9 @@ def read_tuning(record: Mapping[str, str], choose: Any) -> Tuning:
     flash = text.get("flash_attn", "").casefold()
     if flash.startswith("no"):
         cells["flash_attention"] = "no"
-    adapted = method in ADAPTERS
-    cells["method"] = method if adapted else "full"
+    base = extra.pop("method", method)
+    adapted = base in ADAPTERS
+    cells["method"] = base if adapted else "full"
     _defaults(cells, recipe, adapted)
     if "accumulation" in batch:
         replicas = cells.get("dp") or max(1, cells.get("n_gpus", 1) // _cut(cells))
