@@ -32,6 +32,8 @@ MEANINGS = {
     "save_bandwidth_blocking_gb_per_s": ("GB/s", "to block at most 5 % of the time"),
     "save_bandwidth_async_gb_per_s": ("GB/s", "to write one while the next is made"),
     "spares": ("", "nodes (racks, where a failure takes a rack) for the target availability"),
+    "shrunk_pct": ("%", "throughput while one replica is missing and not replaced"),
+    "pair_loss_pct": ("%", "chance that two nodes lost at once held both in-memory copies of a state"),
     "node_power_kw": ("kW", "a node under load, at the wall"),
     "site_power_mw": ("MW", "the site"),
     "energy_kwh": ("kWh", "electricity of the run"),

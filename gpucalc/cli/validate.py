@@ -18,6 +18,7 @@ HEADINGS = {
     "by_family": "Step time by family (a row may belong to several)",
     "by_gpu": "Step time by GPU",
     "by_framework": "Step time by framework",
+    "pairs": "Published and predicted, pair by pair",
     "by_group": "Errors by group",
     "not_trusted": "Rows that do not state all that decides their time",
     "memory": "Peak memory",
@@ -28,6 +29,7 @@ HEADINGS = {
     "targets": "Targets",
 }
 NOTES_SHOWN = 70
+CLUSTER_KINDS = ("goodput", "storage", "energy")
 PLOT_FORMS = (".png", ".pdf", ".svg")
 
 
@@ -36,7 +38,12 @@ def validate(
         Optional[list[str]], typer.Argument(metavar="[FILE]...", help="Measured rows; without any, the shipped ones.")
     ] = None,
     kind: Annotated[
-        str, typer.Option("--kind", metavar="KIND", help="training, gemm, attention, collective, serving or posttraining.")
+        str,
+        typer.Option(
+            "--kind",
+            metavar="KIND",
+            help="training, gemm, attention, collective, serving, posttraining, goodput, storage …",
+        ),
     ] = "training",
     form: opt.Format = "table",
     by: Annotated[
@@ -68,6 +75,8 @@ def validate(
             found = _serving(files or [], opt.open_database(db), by, count)
         elif kind == "posttraining":
             found = _posttraining(files or [], opt.open_database(db), by, count)
+        elif kind in CLUSTER_KINDS:
+            found = _cluster(kind, files or [], opt.open_database(db), by, count)
         else:
             found = _kernels(kind, files or [], opt.open_database(db), by, count)
     else:
@@ -85,8 +94,9 @@ def validate(
 def _refuse(kind: str, profile: str | None, fabric: str | None, plot: str | None) -> None:
     from gpucalc.validation_kernels import KINDS
 
-    if kind not in (*KINDS, "serving", "posttraining"):
-        raise unknown("kind", kind, ("training", *KINDS, "serving", "posttraining"))
+    others = ("serving", "posttraining", *CLUSTER_KINDS)
+    if kind not in (*KINDS, *others):
+        raise unknown("kind", kind, ("training", *KINDS, *others))
     given = {"--profile": profile, "--fabric": fabric, "--plot": plot}
     unused = [flag for flag, value in given.items() if value is not None]
     if unused:
@@ -133,6 +143,14 @@ def _posttraining(files: Sequence[str], db: Any, by: Sequence[str] | None, worst
     keys = _keys(by, GROUPINGS)
     records = [r for _, part in _records(files) for r in part] if files else shipped_posttraining()
     return posttraining_report(records, db, keys, worst, shipped=not files)
+
+
+def _cluster(kind: str, files: Sequence[str], db: Any, by: Sequence[str] | None, worst: int) -> dict[str, Any]:
+    from gpucalc.validation_cluster import KINDS, cluster_report, shipped
+
+    keys = _keys(by, KINDS[kind])
+    records = [r for _, part in _records(files) for r in part] if files else shipped(kind)
+    return cluster_report(kind, records, db, keys, worst)
 
 
 def _training(

@@ -96,6 +96,8 @@ def _counted_checkpoint(ledger: Ledger) -> str:
 
 
 def _spares(ledger: Ledger) -> None:
+    ledger.add("spares/shrunk", goodput.shrunk_throughput)
+    ledger.add("spares/pair-loss", goodput.pair_loss, failed=2.0)
     mean = ledger.add("spares/under-repair", goodput.units_under_repair, failed_share=ledger.columns["hardware_share"])
     spares = ledger.add("spares/count", goodput.fewest_spares, mean=mean)
     ledger.add("yield/allocated/spares", goodput.allocated_share, spares=spares)
