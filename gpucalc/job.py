@@ -19,6 +19,7 @@ from gpucalc.job_tuning import (
     LOW_PRECISION,
     adapter_state_bytes,
     frozen_weight_bytes,
+    moments_traffic,
     optimizer_bytes,
     tuning_columns,
     tuning_problems,
@@ -314,7 +315,7 @@ def model_columns(model: Model) -> dict[str, float]:
 
 def device_columns(device: Device, precision: str, db: Database) -> dict[str, float]:
     """Peaks, memory and kernel constants, those of 16-bit products with the prefix `half_`."""
-    half = "fp32" if precision in {"fp32", "tf32"} else device.default_precision
+    half = precision if precision in {"fp32", "tf32"} else device.default_precision
     matrix = kernel_constants(device, precision, db.dirs[1:])
     sixteen = kernel_constants(device, half, db.dirs[1:])
     attention = {n: v for n, v in sixteen.items() if n.startswith(("attention_", "decode_"))}
@@ -421,10 +422,12 @@ def software_columns(
         "gradient_bytes": gradient,
         "gradient_comm_bytes": communicated,
         "optimizer_bytes": optimizer,
+        "optimizer_traffic": constants["optimizer_traffic"] + moments_traffic(cells["optimizer"]),
         "transfer_bytes": gradient + weight,
         "low_precision": float(precision in LOW_PRECISION),
         **tuning,
-        "adapter_state_bytes": adapter_state_bytes(cells["optimizer"], pure=small) + constants["adapter_temporary_bytes"],
+        "adapter_state_bytes": adapter_state_bytes(cells["optimizer"], pure=small)
+        + constants["adapter_temporary_bytes"],
         "logit_bytes": logit,
         "flash": float(cells["flash_attention"] != "no"),
         "expert_host_ratio": constants["expert_host_ratio" if rack else "expert_host_ratio_hgx"],

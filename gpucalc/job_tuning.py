@@ -58,6 +58,18 @@ def optimizer_bytes(optimizer: str, *, pure: bool, single: bool) -> float:
     return alone if pure else mixed + (0.0 if single else MASTER_BYTES)
 
 
+def moments_traffic(optimizer: str) -> float:
+    """Bytes per parameter that an update moves beyond those of Adam, whose two fp32 moments profiles count.
+
+    Paged moments are outside the allocator, not outside the update.
+
+    >>> moments_traffic("adam"), moments_traffic("sgd"), moments_traffic("paged-adam8bit")
+    (0.0, -4.0, -6.0)
+    """
+    moments = MOMENTS[optimizer.removeprefix("paged-")][0]
+    return moments - MOMENTS["adam"][0]
+
+
 def adapter_state_bytes(optimizer: str, *, pure: bool) -> float:
     """Bytes that an adapter's parameter takes: weight, gradient and moments, in fp32 unless the recipe is `pure`.
 

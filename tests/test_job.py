@@ -134,3 +134,16 @@ def test_adapters_and_frozen_bases_hold_less_and_compute_less() -> None:
     )
     assert full["pred_peak_mem_gib"] > lora["pred_peak_mem_gib"] > qlora["pred_peak_mem_gib"]
     assert lora["pred_step_time_s"] < qlora["pred_step_time_s"] < full["pred_step_time_s"]
+
+
+def test_a_smaller_optimizer_updates_sooner() -> None:
+    big = {**JOB, "n_gpus": 1, "model": "llama-3.2-1b", "zero_stage": 0, "recompute": "none"}
+    names = ("adam", "sgd", "adam8bit", "paged-adam8bit", "adafactor")
+    rows = evaluate_rows([{k: str(v) for k, v in {**big, "optimizer": name}.items()} for name in names], database())
+    times = {name: row["pred_step_time_s"] for name, row in zip(names, rows, strict=True)}
+    assert times["adam"] > times["sgd"] > times["adam8bit"] == times["paged-adam8bit"] > times["adafactor"]
+
+
+def test_tf32_holds_in_the_head_and_in_attention_too() -> None:
+    columns = resolve({**JOB, "precision": "tf32"}, database()).columns
+    assert columns["half_peak"] == columns["peak"]
