@@ -100,12 +100,18 @@ def resolve_serving(cells: Mapping[str, Any], db: Database, fabric: str | None =
     for name in ("isl", "osl"):
         if cells.get(name) is None:
             problems.append(f"{name} is not stated")
+    for name, known in (("precision", None), ("kv_precision", CACHE_FORMATS)):
+        if cells.get(name) is not None:
+            jobs._collect(problems, format_named, str(cells[name]), name, known)
     if model is None or cluster is None or engine is None or problems:
         raise UsageError(*problems)
     full = _complete(stated, model, cluster, engine, problems)
     problems += serving_problems(full, model)
     if problems:
         raise UsageError(*problems)
+    if not model.is_mla and model.attention_layers and full["tp"] > model.kv_heads:
+        copies = full["tp"] // model.kv_heads
+        notes.append(f"tp={full['tp']} is beyond the {model.kv_heads} KV heads: each is held {copies} times")
     columns = {
         **jobs.model_columns(model),
         **_model_extras(model),
@@ -150,7 +156,7 @@ def serving_problems(cells: Mapping[str, Any], model: Model) -> list[str]:
     if model.heads and model.heads % tp:
         legal = jobs._largest_divisor(model.heads, tp)
         problems.append(f"tp={tp} does not divide the {model.heads} heads; tp={legal} does")
-    if not model.is_mla and model.kv_heads and max(tp, model.kv_heads) % min(tp, model.kv_heads):
+    elif not model.is_mla and model.kv_heads and max(tp, model.kv_heads) % min(tp, model.kv_heads):
         legal = jobs._largest_divisor(model.kv_heads, tp)
         problems.append(
             f"tp={tp} and the {model.kv_heads} KV heads do not divide each other; tp={legal} shares them evenly"
@@ -182,9 +188,13 @@ def serving_problems(cells: Mapping[str, Any], model: Model) -> list[str]:
         )
     length = cells["isl"] + cells["osl"]
     if model.max_seq_len and length > model.max_seq_len:
+        rest = model.max_seq_len - cells["isl"]
+        hint = (
+            f"osl={rest:,.0f} would fit" if rest >= 1 else f"isl={max(model.max_seq_len - cells['osl'], 1):,.0f} would"
+        )
         problems.append(
             f"isl + osl = {cells['isl']:,.0f} + {cells['osl']:,.0f} = {length:,.0f} tokens is beyond the context of "
-            f"{model.max_seq_len:,} of {model.name}; osl={max(model.max_seq_len - cells['isl'], 0):,.0f} would fit"
+            f"{model.max_seq_len:,} of {model.name}; {hint}"
         )
     if not model.causal:
         problems.append(f"{model.name} is no causal decoder; it generates no tokens")

@@ -163,7 +163,9 @@ def serve(
         result = _least(rows, found, limits, cells, counts, top, price)
     result.candidates, result.evaluated = enumerated, len(found)
     result.job = _facts(probe, cells, limits)
-    result.notes = tuple(dict.fromkeys((*result.notes, *probe.notes)))
+    shown = {row["layout"] for row in result.rows}
+    notes = [note for job in found if serving_label(job.cells) in shown for note in job.notes]
+    result.notes = tuple(dict.fromkeys((*probe.notes, *notes)))
     result.seconds = time.perf_counter() - start
     return result
 
@@ -341,56 +343,53 @@ def _least(
     price: float | None,
 ) -> ServeResult:
     """Replicas of each layout until the rate is served within the limits; the fewest GPUs first."""
+    from gpucalc.estimate.serving import estimate_serving
+
     counts.clear()
-    answers: list[dict[str, Any]] = []
-    missed: list[dict[str, Any]] = []
-    for job, row in zip(found, rows, strict=True):
-        if row["pred_fit"] == "oom":
-            counts[HOLDS] = counts.get(HOLDS, 0) + 1
-            continue
-        answer, nearest = _replicated(job, row, limits, price)
-        if answer is not None:
-            answers.append(answer)
-        elif nearest is not None:
-            missed.append(nearest)
-    answers.sort(key=lambda r: (r["n_gpus"], r["pred_tpot_ms"], r["layout"]))
+    held = [(job, row) for job, row in zip(found, rows, strict=True) if row["pred_fit"] != "oom"]
+    _count(counts, HOLDS, {str(i) for i in range(len(found) - len(held))})
+    trials: list[ServingJob] = []
+    for (job, _), most in zip(held, _rates_within([job for job, _ in held], limits), strict=True):
+        least = max(1, math.ceil(job.columns["rate"] / most)) if most > 0 else 0
+        # The load of one replica decides; one fewer and one more make up for the steps of the loads tried.
+        trials += [_times(job, n) for n in (least - 1, least, least + 1) if 1 <= n <= MOST_REPLICAS]
+    tried = serving_rows(estimate_serving(stack_serving(trials)), trials, price) if trials else []
+    steady = [r for r in tried if not r["pred_error"]]
+    best: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in sorted((r for r in steady if limits.kept(r)), key=lambda r: r["n_gpus"]):
+        best.setdefault(tuple(row[n] for n in ("tp", "pp", "ep", "attention_dp")), row)
+    answers = sorted(best.values(), key=lambda r: (r["n_gpus"], r["pred_tpot_ms"], r["layout"]))
+    _count(counts, "latency limits", {str(i) for i in range(len(held) - len(answers))})
     result = ServeResult(answers[:top], pareto(answers), 0, 0, len(answers), 0.0, counts, {})
-    if missed:
-        counts["latency limits"] = len(missed)
     if not answers:
-        result.nearest, result.miss = _nearest(rows, [r for r in rows if r["pred_fit"] != "oom"], missed, limits, cells)
+        slowest = [
+            _times(job, 1 + math.ceil(2 * job.columns["rate"] / row["pred_saturation_rate"])) for job, row in held
+        ]
+        missed = serving_rows(estimate_serving(stack_serving(slowest)), slowest, price) if slowest else []
+        quiet = [r for r in missed if not r["pred_error"]]
+        result.nearest, result.miss = _nearest(rows, [row for _, row in held], quiet, limits, cells)
     return result
 
 
-def _replicated(
-    job: ServingJob, row: Mapping[str, Any], limits: Limits, price: float | None
-) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-    """The row of the least replicas that serve the rate within the limits, or else the last one tried."""
+def _rates_within(found: Sequence[ServingJob], limits: Limits) -> list[float]:
+    """The highest rate that one replica of each layout serves within the limits; 0 where it cannot."""
     import numpy as np
 
-    from gpucalc.estimate.serving import estimate_serving
+    from gpucalc.estimate.serving import estimate_at_concurrency
+    from gpucalc.ledger import Columns
 
-    first = max(1, math.ceil(job.columns["rate"] / max(row["pred_saturation_rate"], 1e-12)))
-    last: dict[str, Any] | None = None
-    count, low = first, first - 1
-    while count <= MOST_REPLICAS:
-        trial = _times(job, count)
-        last = serving_rows(estimate_serving(stack_serving([trial])), [trial], price)[0]
-        if not last["pred_error"] and limits.kept(last):
-            break
-        low, count = count, count + max(1, count - first + 1)
-    else:
-        return None, last if last and not last["pred_error"] else None
-    good = last
-    while count - low > 1:  # the fewest between the last that failed and the first that kept the limits
-        middle = int(np.ceil((low + count) / 2))
-        trial = _times(job, middle)
-        last = serving_rows(estimate_serving(stack_serving([trial])), [trial], price)[0]
-        if not last["pred_error"] and limits.kept(last):
-            count, good = middle, last
-        else:
-            low = middle
-    return good, None
+    if not found:
+        return []
+    loads = np.array([2 ** (i / 3) for i in range(-3, 37)])
+    repeated = {n: np.repeat([job.columns[n] for job in found], len(loads)) for n in found[0].columns}
+    ranks = repeated["dp"]
+    repeated["concurrency"] = np.tile(loads, len(found)) * ranks
+    first = estimate_at_concurrency(Columns(repeated))
+    repeated["rate"] = np.asarray(first["metric/service-rate"])
+    last = estimate_at_concurrency(Columns(repeated))
+    kept = (last["time/ttft"] <= limits.ttft) & (last["time/tpot"] <= limits.tpot)
+    kept &= repeated["concurrency"] <= last["memory/batch-limit"] * ranks
+    return [float(v) for v in np.where(kept, repeated["rate"], 0.0).reshape(len(found), -1).max(axis=1)]
 
 
 def _times(job: ServingJob, count: int) -> ServingJob:

@@ -43,7 +43,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "reduce_startup": (2e-6, 2.5e-5),
     "grouped_efficiency": (0.2, 1.0),
     "grouped_memory_efficiency": (0.3, 1.1),
-    "product_efficiency": (0.4, 1.05),
+    "product_efficiency": (0.6, 1.05),
     "expanded_efficiency": (0.4, 1.0),
     "expanded_memory_efficiency": (0.4, 1.0),
     "grouped_k_half": (10.0, 1000.0),

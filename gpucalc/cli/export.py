@@ -11,7 +11,7 @@ from gpucalc.cli import options as opt
 from gpucalc.cli.output import talk
 from gpucalc.errors import UsageError
 
-TO = "megatron, nemo, deepspeed, torchtitan, torchtitan-recipe, accelerate, nanotron, horovod, sbatch or k8s."
+TO = "megatron, nemo, deepspeed, torchtitan, torchtitan-recipe, accelerate, nanotron, horovod, sbatch, k8s; vllm, sglang, trtllm."
 
 
 def export(
@@ -53,9 +53,17 @@ def export(
     from gpucalc.label import label_cells
     from gpucalc.launch import AROUND, FRAMEWORK_TARGETS, TARGETS, target_named
 
+    from gpucalc.launch.serving_engines import SERVING_TARGETS, serving_target
+
     if to is None:
-        raise UsageError(f"for which framework? write --to with one of {', '.join(TARGETS)}")
-    target = target_named(to)
+        raise UsageError(f"for which framework? write --to with one of {', '.join((*TARGETS, *SERVING_TARGETS))}")
+    engine = serving_target(to)
+    if engine is not None:
+        from gpucalc.cli.serve import export_engine
+
+        export_engine(engine, opt.stated_options(locals()), model == "-", layout, settings, db, fabric)
+        return
+    target = target_named(to, (*TARGETS, *SERVING_TARGETS))
     inner = target_named(launcher or "megatron", tuple(FRAMEWORK_TARGETS), "--launcher")
     if launcher is not None and target not in AROUND:
         raise UsageError(f"--launcher has no meaning with --to {target}; it names the framework inside sbatch or k8s")

@@ -168,6 +168,8 @@ def _cells(stated: Mapping[str, str | None], settings: list[str] | None, layout:
         given = [cells.get(n) or 1 for n in ("tp", "pp", "dp")]
         if cells.get("dp") is not None:
             cells.setdefault("n_gpus", given[0] * given[1] * given[2])
+    if cells.get("prefill_gpus") == 0:
+        del cells["prefill_gpus"]
     if cells.get("concurrency") is not None and cells.get("rate") is not None:
         problems.append("--concurrency (closed loop) and --rate (open loop) exclude each other; state one")
     examples = {"gpu": "--gpu h100-sxm-80gb", "isl": "--isl 2048", "osl": "--osl 256"}
@@ -183,6 +185,51 @@ def _cells(stated: Mapping[str, str | None], settings: list[str] | None, layout:
     if str(cells.get("model", "")).casefold() == "custom":
         del cells["model"]
     return cells
+
+
+def export_engine(
+    target: str,
+    options: Mapping[str, str | None],
+    piped: bool,
+    layout: str | None,
+    settings: list[str] | None,
+    db: list[str] | None,
+    fabric: str | None,
+) -> None:
+    """Write a serving layout as the launch settings of an engine; `piped`: a row of serve on standard input."""
+    from gpucalc.launch.serving_engines import engine_settings
+    from gpucalc.serving_columns import CLUSTER_CELLS
+    from gpucalc.serving_job import resolve_serving
+
+    taken = {"model", "precision", *CLUSTER_CELLS}
+    unused = [opt.FLAGS[name] for name, value in options.items() if value is not None and name not in taken]
+    if unused:
+        raise UsageError(
+            f"{', '.join(unused)} has no meaning with --to {target}; lengths and load are --set isl=2048 osl=256 "
+            "concurrency=64, one pair each"
+        )
+    stated = {name: value for name, value in options.items() if name in taken}
+    base = _piped_row() if piped else {"framework": target}
+    if layout is None and not piped and not any(pair.strip().startswith("tp=") for pair in settings or ()):
+        raise UsageError("which layout? write --layout with a label of serve, such as tp8-dp2")
+    cells = _cells({**base, **{n: v for n, v in stated.items() if v is not None}}, settings, layout)
+    text, said = engine_settings(resolve_serving(cells, opt.open_database(db), fabric), target)
+    sys.stdout.write(text)
+    sys.stdout.flush()
+    talk(*(f"note: {line}" for line in said))
+
+
+def _piped_row() -> dict[str, str | None]:
+    """The cells of the first row of serve's csv or json on standard input."""
+    from gpucalc.errors import DataError
+    from gpucalc.rows import read_rows, text_record
+    from gpucalc.serving_columns import CLUSTER_CELLS, MODEL_CELLS, RECORDS
+
+    block = next(read_rows("-", block=1).blocks, [])
+    if not block:
+        raise DataError("standard input holds no row; pipe serve -f csv into it")
+    known = {"model", *MODEL_CELLS, *CLUSTER_CELLS, *RECORDS}
+    return {name: value for name, value in text_record(block[0]).items() if name in known and value.strip()}
 
 
 def _limits(ttft: str | None, tpot: str | None) -> Any:

@@ -11,7 +11,7 @@ from gpucalc.estimate.serving_pass import Pass, add_pass, define_shapes
 from gpucalc.formulas import kv_cache, layer, serving
 from gpucalc.ledger import Columns, Ledger
 
-BISECTIONS = 30
+BISECTIONS = 22
 
 
 def estimate_serving(columns: Columns, *, trace: bool = False) -> Ledger:
@@ -21,16 +21,21 @@ def estimate_serving(columns: Columns, *, trace: bool = False) -> Ledger:
     return _estimate(columns, trace)
 
 
+def estimate_at_concurrency(columns: Columns) -> Ledger:
+    """The terms at the stated requests in the system, whatever the stated rate is."""
+    return _estimate(columns, False)
+
+
 def _balanced(columns: Columns) -> Columns:
     """The columns with the concurrency at which the replicas finish as many requests as arrive."""
     values = dict(columns)
     most = _estimate(Columns({**values, "concurrency": _filled(values, 1e9)}), False)
     limit = most["memory/batch-limit"] * values["dp"]
-    saturation = _estimate(Columns({**values, "concurrency": limit}), False)["metric/request-rate"]
+    saturation = _estimate(Columns({**values, "concurrency": limit}), False)["metric/service-rate"]
     low, high = _filled(values, 1e-3), limit * 1.0
     for _ in range(BISECTIONS):
         middle = np.sqrt(low * high)
-        rate = _estimate(Columns({**values, "concurrency": middle}), False)["metric/request-rate"]
+        rate = _estimate(Columns({**values, "concurrency": middle}), False)["metric/service-rate"]
         less = rate < values["rate"]
         low, high = np.where(less, middle, low), np.where(less, high, middle)
     open_loop = values["open_loop"] > 0
@@ -121,7 +126,7 @@ def _answers(ledger: Ledger) -> None:
     ledger.add("time/overhead", serving.step_overhead, sequences=c["decoding"])
     for name in ("decode", "single", "prefill", "mixed"):
         ledger.total(f"{name}/step", f"{name}/time", "time/overhead")
-    step = ledger.keep("time/step", ledger["decode/step"])
+    step = ledger.total("time/step", "decode/step")
     accepted = ledger.add("decode/accepted", serving.tokens_per_verification, draft=c["draft_tokens"])
     per_token = ledger.add(
         "time/token",
@@ -206,6 +211,13 @@ def _transfer(ledger: Ledger, alone: Any, apart: Any) -> Any:
 
 def _rates(ledger: Ledger, ttft: Any, tpot: Any, alone: Any, apart: Any) -> None:
     c = ledger.columns
+    held = ledger.add(
+        "metric/held-rate", serving.service_rate, ranks=c["decode_ranks"], residence=ledger["time/residence"]
+    )
+    workers = np.maximum(c["prefill_workers"], 1e-9)
+    feed = ledger.add("metric/prefill-rate", serving.service_rate, batch=1.0, ranks=workers, residence=alone)
+    feed = np.where(apart, feed, np.inf)
+    ledger.keep("metric/service-rate", np.minimum(held, feed))
     loop = ledger.add(
         "metric/loop-rate",
         serving.little_throughput,
@@ -213,8 +225,8 @@ def _rates(ledger: Ledger, ttft: Any, tpot: Any, alone: Any, apart: Any) -> None
         ttft=ttft,
         tpot=tpot,
     )
-    feed = np.where(apart, np.maximum(c["prefill_workers"], 1e-9) / np.maximum(alone - 0.0, 1e-9) * c["osl"], np.inf)
-    total = ledger.keep("metric/output-rate", np.minimum(loop, feed))
+    closed = np.minimum(loop, feed * c["osl"])
+    total = ledger.keep("metric/output-rate", np.where(c["open_loop"] > 0, c["rate"] * c["osl"], closed))
     ledger.keep("metric/request-rate", total / c["osl"])
     ledger.keep("metric/output-rate-per-gpu", total / c["n_gpus"])
     ledger.keep("metric/output-rate-per-user", 1 / tpot)

@@ -127,6 +127,16 @@ def little_throughput(concurrency: Count, osl: Count, ttft: Seconds, tpot: Secon
     return concurrency * osl / (ttft + tpot * (osl - 1))
 
 
+@formula(symbol="μ", cite="little1961", valid="residence > 0")
+def service_rate(batch: Count, ranks: Count, residence: Seconds) -> PerSecond:
+    """Requests per second that `ranks` ranks finish when each holds `batch` of them for `residence`.
+
+    >>> service_rate(32, 2, 16.0)
+    4.0
+    """
+    return batch * ranks / residence
+
+
 @formula(symbol="T_cycle", cite="gpucalc-counting", valid="steady state; osl >= 1")
 def request_time(prefill: Seconds, tpot: Seconds, osl: Count) -> Seconds:
     """Time for which a request holds its place in the batch: its prefill and osl-1 further tokens.
