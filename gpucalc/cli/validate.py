@@ -30,6 +30,7 @@ HEADINGS = {
 }
 NOTES_SHOWN = 70
 CLUSTER_KINDS = ("goodput", "storage", "energy")
+MORE_KINDS = ("hpc", "render", "hetero")
 PLOT_FORMS = (".png", ".pdf", ".svg")
 
 
@@ -75,6 +76,8 @@ def validate(
             found = _serving(files or [], opt.open_database(db), by, count)
         elif kind == "posttraining":
             found = _posttraining(files or [], opt.open_database(db), by, count)
+        elif kind in MORE_KINDS:
+            found = _more(kind, files or [], opt.open_database(db), by, count)
         elif kind in CLUSTER_KINDS:
             found = _cluster(kind, files or [], opt.open_database(db), by, count)
         else:
@@ -94,7 +97,7 @@ def validate(
 def _refuse(kind: str, profile: str | None, fabric: str | None, plot: str | None) -> None:
     from gpucalc.validation_kernels import KINDS
 
-    others = ("serving", "posttraining", *CLUSTER_KINDS)
+    others = ("serving", "posttraining", *CLUSTER_KINDS, *MORE_KINDS)
     if kind not in (*KINDS, *others):
         raise unknown("kind", kind, ("training", *KINDS, *others))
     given = {"--profile": profile, "--fabric": fabric, "--plot": plot}
@@ -143,6 +146,14 @@ def _posttraining(files: Sequence[str], db: Any, by: Sequence[str] | None, worst
     keys = _keys(by, GROUPINGS)
     records = [r for _, part in _records(files) for r in part] if files else shipped_posttraining()
     return posttraining_report(records, db, keys, worst, shipped=not files)
+
+
+def _more(kind: str, files: Sequence[str], db: Any, by: Sequence[str] | None, worst: int) -> dict[str, Any]:
+    from gpucalc.validation_more import KINDS, more_report, shipped
+
+    keys = _keys(by, KINDS[kind])
+    records = [r for _, part in _records(files) for r in part] if files else shipped(kind)
+    return more_report(kind, records, db, keys, worst)
 
 
 def _cluster(kind: str, files: Sequence[str], db: Any, by: Sequence[str] | None, worst: int) -> dict[str, Any]:
