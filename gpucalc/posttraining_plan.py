@@ -42,7 +42,9 @@ def supervised_cells(method: str, cells: Mapping[str, Any]) -> dict[str, Any]:
     found = {"framework": DEFAULT_FRAMEWORK, **cells}
     if method == "dpo":
         # Adapters where a rank or targets are stated, the whole model where not.
-        wanted = "qlora" if cells.get("quantisation") else "lora" if {"lora_rank", "lora_targets"} & set(cells) else "full"
+        wanted = (
+            "qlora" if cells.get("quantisation") else "lora" if {"lora_rank", "lora_targets"} & set(cells) else "full"
+        )
         base = cells.get("method") or wanted
     found["method"] = base
     return found
@@ -212,7 +214,9 @@ def _policy_answer(policy: Policy, ledger: Ledger, training: Ledger, job: Job) -
     fill = (float(training["memory/raw"]) + extra) / float(training["memory/capacity"])
     fit = fit_of(max(fill, at("memory/engine") / capacity * 0.9)) if at("generation/holds") >= 1 else "oom"
     row = {
-        "split": f"{policy.generation_gpus} generate, {policy.training_gpus} train" if policy.generation_gpus else "colocated",
+        "split": f"{policy.generation_gpus} generate, {policy.training_gpus} train"
+        if policy.generation_gpus
+        else "colocated",
         "generation_gpus": policy.engine_gpus,
         "training_gpus": policy.training_gpus,
         "pred_fit": fit,
@@ -239,7 +243,8 @@ def summary(method: str, answers: Sequence[Answer]) -> list[str]:
         other = next((a for a in answers[1:] if a.row["pred_fit"] != "oom"), None)
         lines = [
             f"Fastest split: {row['split']}; a step takes {row['pred_step_time_s']:.1f} s, of which generation "
-            f"{row['generation_s']:.1f} s (its tail {row['tail_s']:.1f} s), log-probabilities {row['scoring_s']:.1f} s, "
+            f"{row['generation_s']:.1f} s (its tail {row['tail_s']:.1f} s), log-probabilities "
+            f"{row['scoring_s']:.1f} s, "
             f"update {row['update_s']:.1f} s, weight synchronisation {row['sync_s']:.1f} s."
         ]
         if other:
@@ -254,7 +259,8 @@ def summary(method: str, answers: Sequence[Answer]) -> list[str]:
     ]
     if row.get("largest_micro_batch"):
         lines.append(
-            f"Largest micro-batch at {job.cells['seq_len']:,} tokens: {row['largest_micro_batch']:,}; longest sequence at "
+            f"Largest micro-batch at {job.cells['seq_len']:,} tokens: {row['largest_micro_batch']:,}; longest sequence "
+            "at "
             f"micro-batch {job.cells['micro_batch']}: {row['largest_seq_len'] or 0:,} tokens."
         )
     return lines

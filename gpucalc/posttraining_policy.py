@@ -94,7 +94,13 @@ def update_job(policy: Policy, db: Database) -> tuple[Job, float]:
         cells["ep"] = cells["ep"] // 2
     # Short samples are packed up to the longest one.
     packed = max(1, min(longest // length, batch // dp or 1))
-    cells |= {"n_gpus": gpus, "dp": dp, "seq_len": length, "micro_batch": packed, "global_batch": max(batch, dp * packed)}
+    cells |= {
+        "n_gpus": gpus,
+        "dp": dp,
+        "seq_len": length,
+        "micro_batch": packed,
+        "global_batch": max(batch, dp * packed),
+    }
     return resolve(cells, db), policy.rollouts / batch
 
 

@@ -45,8 +45,10 @@ def read_rollouts(text: str) -> dict[str, int]:
 def read_split(notes: str, n_gpus: int) -> int:
     """GPUs that generate beside those that train; 0 where all do both in turn.
 
-    >>> read_split("fully async; rollout:train GPUs 32:32", 64), read_split("v0.6; 1-step Off", 16), read_split("On policy", 8)
-    (32, 8, 0)
+    >>> read_split("fully async; rollout:train GPUs 32:32", 64), read_split("v0.6; 1-step Off", 16)
+    (32, 8)
+    >>> read_split("On policy", 8)
+    0
     """
     folded = notes.casefold()
     stated = re.search(r"rollout:train gpus (\d+):(\d+)", folded)
@@ -58,7 +60,9 @@ def read_split(notes: str, n_gpus: int) -> int:
 def policy_of(tuning: Tuning) -> Policy:
     """The step that a row of reinforcement learning states."""
     text: Mapping[str, Any] = tuning.facts or {}
-    cells = {n: v for n, v in tuning.cells.items() if n not in {"global_batch", "micro_batch", "seq_len", "mem_counter"}}
+    cells = {
+        n: v for n, v in tuning.cells.items() if n not in {"global_batch", "micro_batch", "seq_len", "mem_counter"}
+    }
     generation, training = read_layout(text.get("tp", ""))
     names = ("tp", "cp", "ep", "pp", "vpp")
     cells |= {name: value for name, value in zip(names, training, strict=False) if value > 0}

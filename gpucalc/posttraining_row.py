@@ -27,11 +27,42 @@ _QUANTISATIONS = ("nf4-dq", "nf4", "int4", "int8")
 _SHARDINGS = {"none": 0, "ddp": 0, "fsdp": 3, "fsdp2": 3, "zero-1": 1, "zero-2": 2, "zero-3": 3}
 # Read as they stand when a row has them, beside what the rules below read.
 PLAIN = (
-    "layers hidden heads kv_heads head_dim ffn_hidden vocab gated_mlp experts experts_per_token expert_ffn_hidden "
-    "shared_experts gpus_per_node inter_node_gbps_per_gpu lora_rank lora_targets quantisation train_embeddings "
-    "optimizer_in_backward chunked_loss zero_stage shard_group sequence_parallel vpp schedule recompute dp etp "
-    "offload_optimizer offload_activations framework software_date fused_norm global_batch mem_counter"
-).split()
+    "layers",
+    "hidden",
+    "heads",
+    "kv_heads",
+    "head_dim",
+    "ffn_hidden",
+    "vocab",
+    "gated_mlp",
+    "experts",
+    "experts_per_token",
+    "expert_ffn_hidden",
+    "shared_experts",
+    "gpus_per_node",
+    "inter_node_gbps_per_gpu",
+    "lora_rank",
+    "lora_targets",
+    "quantisation",
+    "train_embeddings",
+    "optimizer_in_backward",
+    "chunked_loss",
+    "zero_stage",
+    "shard_group",
+    "sequence_parallel",
+    "vpp",
+    "schedule",
+    "recompute",
+    "dp",
+    "etp",
+    "offload_optimizer",
+    "offload_activations",
+    "framework",
+    "software_date",
+    "fused_norm",
+    "global_batch",
+    "mem_counter",
+)
 
 
 @dataclass(frozen=True)
@@ -130,8 +161,16 @@ def read_checkpointing(text: str) -> str | None:
 
 # The order in which a published ladder adds its levers; a row of it has all that stand before the one it names.
 LADDER: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("baseline", {"packed": False, "framework": "torchtune eager", "recompute": "none", "chunked_loss": False,
-      "optimizer_in_backward": False}),
+    (
+        "baseline",
+        {
+            "packed": False,
+            "framework": "torchtune eager",
+            "recompute": "none",
+            "chunked_loss": False,
+            "optimizer_in_backward": False,
+        },
+    ),
     ("packed dataset", {"packed": True}),
     ("compile", {"framework": "torchtune"}),
     ("chunked", {"chunked_loss": True}),
@@ -145,7 +184,9 @@ LADDER: tuple[tuple[str, dict[str, Any]], ...] = (
 def read_ladder(notes: str) -> dict[str, Any]:
     """Settings of one row of a ladder of levers: the last lever that its notes name, and all before it."""
     folded = notes.casefold().replace("fuse optimizer step into backward", "optimizer in backward")
-    reached = max((i for i, (word, _) in enumerate(LADDER) if word in folded.replace("offloading", "offload")), default=-1)
+    reached = max(
+        (i for i, (word, _) in enumerate(LADDER) if word in folded.replace("offloading", "offload")), default=-1
+    )
     found: dict[str, Any] = {}
     for _, cells in LADDER[: reached + 1]:
         found.update(cells)
@@ -275,7 +316,7 @@ def read_tuning(record: Mapping[str, str], choose: Any) -> Tuning:
     flash = text.get("flash_attn", "").casefold()
     if flash.startswith("no"):
         cells["flash_attention"] = "no"
-    base = extra.pop("method", method)
+    base = str(extra.pop("method", method))
     adapted = base in ADAPTERS
     cells["method"] = base if adapted else "full"
     _defaults(cells, recipe, adapted)

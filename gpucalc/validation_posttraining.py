@@ -154,7 +154,9 @@ def posttraining_report(
         "by_group": lines,
         "not_trusted": apart,
         "worst": [line for _, line in listed[:worst]],
-        "no_prediction": [{"id": r.record.get("id"), "source": r.record.get("source"), "pred_error": r.error} for r in failed],
+        "no_prediction": [
+            {"id": r.record.get("id"), "source": r.record.get("source"), "pred_error": r.error} for r in failed
+        ],
         "targets": _targets(rows) if shipped else [],
     }
 

@@ -4,8 +4,8 @@
 
 Fitted are, to memory of the Hugging Face Trainer, the bytes per logit of `eager` and what a job alone on its GPU
 takes beside its tensors (`device_fixed_alone`), and, to steps of reinforcement learning, the constants of
-hardware_db/calibration/posttraining.csv. Each row is then predicted twice more: with its model family (of its source) left
-out of the fit, and with its whole source left out, for which the priors stand where no other source informs a constant.
+hardware_db/calibration/posttraining.csv. Each row is then predicted twice more: with its model family (of its
+source) left out of the fit, and with its whole source left out, for which the priors stand where no other source informs a constant.
 Doubtful rows are never fitted. Deterministic.
 """
 
@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from gpucalc import posttraining_job, posttraining_policy
+from gpucalc import posttraining_job
 from gpucalc.hardware import Database
 from gpucalc.job import evaluate_rows
 from gpucalc.posttraining_constants import policy_constants
@@ -205,7 +205,9 @@ def _informs_memory(record: Mapping[str, str]) -> bool:
 
 
 def _informs_time(record: Mapping[str, str]) -> bool:
-    return record["method"] in {"grpo", "ppo", "dapo"} and bool(measured(record, "time")) and not doubtful(record, "time")
+    return (
+        record["method"] in {"grpo", "ppo", "dapo"} and bool(measured(record, "time")) and not doubtful(record, "time")
+    )
 
 
 def write(constants: Mapping[str, float], held: Sequence[Mapping[str, Any]]) -> None:

@@ -71,15 +71,16 @@ def tune(
     ] = None,
     recompute: opt.Recompute = None,
     sample_tokens: Annotated[
-        Text, typer.Option("--sample-tokens", metavar="N", help="Mean tokens of samples padded to --seq-len; packed without.")
+        Text,
+        typer.Option(
+            "--sample-tokens", metavar="N", help="Mean tokens of samples padded to --seq-len; packed without."
+        ),
     ] = None,
     precomputed: Annotated[
         bool, typer.Option("--precomputed-reference", help="dpo: log-probabilities of the reference are given.")
     ] = False,
     rollouts: Annotated[Text, typer.Option("--rollouts", metavar="N", help="ppo, grpo: responses of one step.")] = None,
-    samples: Annotated[
-        Text, typer.Option("--samples", metavar="N", help="grpo: responses of one prompt; 8.")
-    ] = None,
+    samples: Annotated[Text, typer.Option("--samples", metavar="N", help="grpo: responses of one prompt; 8.")] = None,
     prompt: Annotated[Text, typer.Option("--prompt", metavar="N", help="Mean tokens of a prompt; 256.")] = None,
     response: Annotated[Text, typer.Option("--response", metavar="N", help="Mean tokens of a response.")] = None,
     max_response: Annotated[
@@ -156,12 +157,15 @@ def tune(
         names: tuple[str, ...] = POLICY_OUT
     else:
         if numbers:
-            raise UsageError(f"{', '.join(ONLY_POLICY[n] for n in numbers)} belong to --method ppo or grpo, not {chosen}")
+            raise UsageError(
+                f"{', '.join(ONLY_POLICY[n] for n in numbers)} belong to --method ppo or grpo, not {chosen}"
+            )
         if precomputed and chosen != "dpo":
             raise UsageError(f"--precomputed-reference belongs to --method dpo, not {chosen}")
         if chosen == "dpo" and (cells.get("micro_batch") or 2) % 2:
             raise UsageError(
-                f"--micro-batch is {cells['micro_batch']}; dpo takes a chosen and a rejected sequence: {cells['micro_batch'] + 1}"
+                f"--micro-batch is {cells['micro_batch']}; dpo takes a chosen and a rejected sequence, "
+                f"such as {cells['micro_batch'] + 1}"
             )
         if chosen == "dpo":
             cells.setdefault("micro_batch", 2)
@@ -183,11 +187,15 @@ def _policy(method: str, cells: dict[str, Any], numbers: Mapping[str, int]) -> A
     n_gpus, longest = cells.pop("n_gpus"), cells.pop("seq_len")
     prompt = numbers.get("prompt", min(DEFAULT_PROMPT, max(1, longest // 4)))
     if prompt >= longest:
-        raise UsageError(f"--prompt {prompt} leaves nothing of --seq-len {longest} for a response; --prompt {longest // 2} would")
+        raise UsageError(
+            f"--prompt {prompt} leaves nothing of --seq-len {longest} for a response; --prompt {longest // 2} would"
+        )
     most = numbers.get("max_response", longest - prompt)
     mean = numbers.get("response", max(1, most // 4))
     if mean > most:
-        raise UsageError(f"--response {mean} is a mean above the longest response of {most}; --response {most} is the most")
+        raise UsageError(
+            f"--response {mean} is a mean above the longest response of {most}; --response {most} is the most"
+        )
     samples = numbers.get("samples", SAMPLES if method == "grpo" else 1)
     batch = cells.pop("global_batch", 0)
     cells.pop("micro_batch", None)

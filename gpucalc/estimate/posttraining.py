@@ -68,7 +68,11 @@ def add_training(ledger: Ledger, training: Ledger) -> Any:
     step, once = training["time/step"], training["time/optimizer"] + training["time/dp/exposed"]
     share = forward_share(training)
     parts = []
-    for name, passes in (("log-probabilities", "old_passes"), ("reference", "reference_passes"), ("reward", "reward_passes")):
+    for name, passes in (
+        ("log-probabilities", "old_passes"),
+        ("reference", "reference_passes"),
+        ("reward", "reward_passes"),
+    ):
         ledger.add(
             f"time/{name}",
             preference.scoring_time,
@@ -101,7 +105,11 @@ def add_memory(ledger: Ledger, training: Ledger, engine_bytes: Any) -> Any:
     c = ledger.columns
     states = training["memory/raw"]
     ledger.add(
-        "memory/frozen", preference.frozen_models_memory, weight_bytes=2.0, copies=c["frozen_models"], shards=c["train_gpus"]
+        "memory/frozen",
+        preference.frozen_models_memory,
+        weight_bytes=2.0,
+        copies=c["frozen_models"],
+        shards=c["train_gpus"],
     )
     ledger.add("memory/critic", preference.critic_memory, states=states, size_ratio=c["critic_ratio"])
     ledger.add("memory/actor", layer.repeated_message, message=training["memory/total"], times=1.0)
@@ -120,7 +128,7 @@ def add_memory(ledger: Ledger, training: Ledger, engine_bytes: Any) -> Any:
 
 
 def add_preference(ledger: Ledger, training: Ledger) -> None:
-    """Store a step of direct preference optimisation: the update, and the reference's pass unless it was made before."""
+    """Store a step of preference optimisation: the update, and the reference's pass unless it was made before."""
     c = ledger.columns
     step = training["time/step"]
     ledger.add("time/update", layer.scaled_time, time=step, factor=1.0)

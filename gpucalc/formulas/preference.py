@@ -122,7 +122,9 @@ def frozen_models_memory(parameters: Count, weight_bytes: Bytes, copies: Count, 
     return copies * parameters * weight_bytes / shards
 
 
-@formula(symbol="M_critic", cite="ouyang2022", valid="a critic of the size of the actor, by another size ratio in proportion")
+@formula(
+    symbol="M_critic", cite="ouyang2022", valid="a critic of the size of the actor, by another size ratio in proportion"
+)
 def critic_memory(states: Bytes, size_ratio: Ratio) -> Bytes:
     """Bytes of a critic's training states on one GPU.
 
