@@ -21,7 +21,7 @@ def padded_length(mean: float, micro_batch: int, longest: int) -> int:
     """Tokens to which the samples of a micro-batch are padded: its longest, for lengths spread like a data set's.
 
     >>> padded_length(110, 1, 1024), padded_length(110, 4, 1024)
-    (112, 184)
+    (112, 192)
     """
     spread = mean * (1 + 0.5 * math.log(max(micro_batch, 1)))
     return min(longest, ROUNDING * math.ceil(spread / ROUNDING))

@@ -286,7 +286,8 @@ def read_tuning(record: Mapping[str, str], choose: Any) -> Tuning:
     notes = read_notes(text.get("notes", ""))
     if recipe.packed and "packed" not in notes:
         notes["packed"] = True
-    method, extra = _collected(problems, read_method, text.get("method", "")) or ("full", {})
+    named: tuple[str, dict[str, Any]] = _collected(problems, read_method, text.get("method", "")) or ("full", {})
+    method, extra = named[0], dict(named[1])
     cells: dict[str, Any] = {
         **read_optimizer(text.get("optimizer", "")),
         **{n: v for n, v in notes.items() if n in INPUT},
