@@ -33,11 +33,12 @@ ROOTS = (
 
 @dataclass(frozen=True)
 class Explanation:
-    """Facts beside the answer, every term as a record in tree order, and sentences that sum it up."""
+    """Facts beside the answer, every term as a record in tree order, sentences that sum it up, and warnings."""
 
     facts: list[tuple[str, str]]
     terms: list[dict[str, Any]]
     summary: list[str]
+    warnings: tuple[str, ...] = ()
 
 
 def explain(
@@ -52,7 +53,7 @@ def explain(
     ledger = estimate_training(jobs.stack([job]), trace=True)
     known = references(db.dirs[1:])
     citations = {key: f"{r.authors} ({r.year}). {r.title}" for key, r in known.items()}
-    return Explanation(_facts(job, ledger), _Tree(ledger, citations).terms(), _summary(job, ledger))
+    return Explanation(_facts(job, ledger), _Tree(ledger, citations).terms(), _summary(job, ledger), job.warnings)
 
 
 def ledger_tree(ledger: Ledger, db: Database, roots: Sequence[str]) -> list[dict[str, Any]]:
@@ -169,7 +170,9 @@ def _summary(job: jobs.Job, ledger: Ledger) -> list[str]:
     lower, upper = at("bounds/lower"), at("bounds/upper")
     place = (step - lower) / (upper - lower) if upper > lower else 0.0
     bound = "compute" if at("bounds/work") >= at("communication/step") else "communication"
-    worst = max(("weights", "gradients", "optimizer", "activations", "working", "logits"), key=lambda p: at(f"memory/{p}"))
+    worst = max(
+        ("weights", "gradients", "optimizer", "activations", "working", "logits"), key=lambda p: at(f"memory/{p}")
+    )
     return [
         f"The step takes {step:.3f} s; its largest terms are {shares}.",
         f"With all communication hidden it would take {lower:.3f} s (bound by {bound}), with none hidden "

@@ -532,8 +532,12 @@ def evaluate_rows(
     profile: str | None = None,
     fabric: str | None = None,
     causal_flops: bool = False,
+    warned: dict[str, int] | None = None,
 ) -> list[dict[str, Any]]:
-    """The pred_ columns of each record (cells as text); a record with a mistake has them empty and `pred_error`."""
+    """The pred_ columns of each record (cells as text); a record with a mistake has them empty and `pred_error`.
+
+    `warned` gathers the warnings of the rows with their counts.
+    """
     results: list[dict[str, Any]] = [{} for _ in records]
     jobs: list[Job] = []
     places: list[int] = []
@@ -544,6 +548,9 @@ def evaluate_rows(
                 raise UsageError(*problems)
             jobs.append(resolve(cells, db, profile=profile, fabric=fabric, causal_flops=causal_flops))
             places.append(place)
+            if warned is not None:
+                for warning in jobs[-1].warnings:
+                    warned[warning] = warned.get(warning, 0) + 1
         except UsageError as error:
             results[place] = {**dict.fromkeys(TRAINING_PREDICTIONS, ""), "pred_error": "; ".join(error.problems)}
     for place, row in zip(places, predict(jobs), strict=True):

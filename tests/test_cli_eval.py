@@ -189,3 +189,12 @@ def test_gemm_rows() -> None:
     (row,) = rows(ran.out)
     assert 1150 < float(row["pred_time_us"]) < 1700
     assert row["pred_bound"] == "compute"
+
+
+def test_what_is_taken_for_an_unstated_cell_is_said() -> None:
+    job = "layers,hidden,heads,gpu,n_gpus,seq_len,global_batch\n24,2048,16,a100-sxm-80gb,8,2048,64\n"
+    ran = gpucalc("eval", stdin=job + job.splitlines()[1] + "\n")
+    assert (ran.status, ran.err) == (0, "note: 2 rows: vocab is not stated; 51,200 is taken\n")
+    shape = ("--set", "layers=24", "--set", "hidden=2048", "--set", "heads=16", "--gpu", "a100-sxm-80gb", "--gpus", "8")
+    ran = gpucalc("explain", *shape, "--seq-len", "2048", "--global-batch", "64", "--layout", "dp8", "--depth", "1")
+    assert (ran.status, ran.err) == (0, "note: vocab is not stated; 51,200 is taken\n")

@@ -15,6 +15,7 @@ from gpucalc.cli.output import emit_rows, talk
 from gpucalc.columns import INPUT, INPUT_COLUMNS, KERNEL_COLUMNS, KINDS, cell_text
 from gpucalc.errors import DataError, UsageError, unknown
 
+MOST_NOTES = 8  # kinds of warning that are said of a file of rows
 Evaluator = Callable[[list[dict[str, str]]], list[dict[str, Any]]]
 
 
@@ -75,15 +76,18 @@ def evaluate(
     known = [name for name in dict.fromkeys([*rows.columns, *fixed]) if name not in appended] + list(appended)
     chosen = choose_columns(columns, known)
     talk(*_doubts(rows.columns, kind))
-    evaluator = _evaluator(kind, opt.open_database(db), profile, fabric, causal_flops)
+    warned: dict[str, int] = {}
+    evaluator = _evaluator(kind, opt.open_database(db), profile, fabric, causal_flops, warned)
     output = wanted or ("csv" if rows.form == "csv" else "jsonl")
     whole_records = output in {"json", "jsonl"} and columns is None
     tally = _Tally()
     read = ([{**record, **fixed} for record in block] for block in rows.blocks) if fixed else rows.blocks
     blocks = _predicted(read, evaluator, appended, tally, None if whole_records else set(known))
     write_rows(sys.stdout, output, None if whole_records else chosen, blocks, header=not no_header)
-    if tally.failed:
+    if tally.failed or warned:
         sys.stdout.flush()
+    talk(*_notes(warned))
+    if tally.failed:
         few = "row" if tally.failed == 1 else "rows"
         talk(f"gpucalc: {tally.failed:,} {few} of {tally.rows:,} could not be evaluated; pred_error says why")
 
@@ -126,13 +130,23 @@ def _doubts(columns: list[str], kind: str) -> list[str]:
     return lines
 
 
+def _notes(warned: dict[str, int]) -> list[str]:
+    """The warnings of the rows, each once with its count, the commonest first."""
+    ranked = sorted(warned.items(), key=lambda item: -item[1])
+    lines = [f"note: {count:,} {'row' if count == 1 else 'rows'}: {text}" for text, count in ranked[:MOST_NOTES]]
+    left = len(ranked) - len(lines)
+    return [*lines, f"note: {left:,} more kinds of warning"] if left else lines
+
+
 @dataclass
 class _Tally:
     rows: int = 0
     failed: int = 0
 
 
-def _evaluator(kind: str, db: Any, profile: str | None, fabric: str | None, causal_flops: bool) -> Evaluator:
+def _evaluator(
+    kind: str, db: Any, profile: str | None, fabric: str | None, causal_flops: bool, warned: dict[str, int]
+) -> Evaluator:
     if kind != "training":
         given = {"--profile": profile, "--fabric": fabric, "--causal-flops": causal_flops or None}
         unused = [flag for flag, value in given.items() if value is not None]
@@ -141,7 +155,7 @@ def _evaluator(kind: str, db: Any, profile: str | None, fabric: str | None, caus
     if kind == "training":
         from gpucalc.job import evaluate_rows
 
-        return lambda records: evaluate_rows(records, db, profile=profile, fabric=fabric, causal_flops=causal_flops)
+        return lambda records: evaluate_rows(records, db, profile, fabric, causal_flops, warned)
     if kind == "serving":
         from gpucalc.serving_job import evaluate_serving
 

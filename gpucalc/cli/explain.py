@@ -70,6 +70,7 @@ def explain(
     from gpucalc.explaining import explain as explained
 
     found = explained(cells, database, causal_flops=causal_flops, profile=profile, fabric=fabric)
+    talk(*(f"note: {warning}" for warning in found.warnings))
     if plot is not None:
         from gpucalc.plot import save
         from gpucalc.plot.explained import explain_figure
