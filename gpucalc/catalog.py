@@ -27,6 +27,7 @@ PRECISIONS = ("fp64", "fp64_tensor", "fp32", "tf32", "fp16", "bf16", "fp8", "fp6
 KINDS: dict[str, type] = {}  # folder of the database → dataclass of its records
 OTHER_ENTRIES = {
     "calibration",
+    "claims.toml",
     "defaults",
     "engines",
     "measurements",
