@@ -167,6 +167,7 @@ def estimate_farm(farm: Farm, *, store: float = 0.0, frame_bytes: float = 0.0, t
     if len(kinds) == 1:  # equal machines: taking turns is an upper bound, and near the truth for nearly equal frames
         makespan = min(makespan, _in_turns(ledger, kinds[0], frames))
     slowest_frame = kinds[0].mean * latest_first_round(frames, max(kinds[0].spread, LEAST_SPREAD))
+    makespan = max(makespan, bound)
     ledger.keep("farm/random", makespan)
     # Longest first: the work, or the longest frame on the fastest machine; the rest of the tail vanishes.
     ledger.keep(

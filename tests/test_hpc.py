@@ -1,0 +1,206 @@
+"""Scientific codes: the estimate against hand-checked cases, its invariants, and the published figures."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpucalc.errors import UsageError
+from gpucalc.estimate import hpc as codes
+from gpucalc.formulas import hpc
+from gpucalc.hardware import Database, resolve_cluster
+from gpucalc.ledger import Columns
+from gpucalc.validation_metrics import quantile
+from gpucalc.validation_more import consistent, fit_strong, more_report, shipped
+
+DB = Database()
+KNOWN = codes.constants()
+
+
+def curve(
+    name: str, counts: list[int], units: float, gpu: str = "h100-sxm-80gb", weak: bool = False, **options: object
+):
+    kernel = codes.kernel_named(name, KNOWN)
+    cluster = resolve_cluster(DB, gpu, max(counts))
+    sizes = [units * n if weak else units for n in counts]
+    return codes.estimate_kernel(codes.question(kernel, cluster, counts, sizes, KNOWN, **options))  # type: ignore[arg-type]
+
+
+def test_lattice_boltzmann_on_one_h100_is_its_bandwidth() -> None:
+    ledger = curve("lbm", [1], 256**3)
+    expected = 0.789 * 3.35e12 / 153
+    assert float(ledger["metric/rate"]) == pytest.approx(expected)
+    assert expected == pytest.approx(17602e6, rel=0.03)  # measured on this device
+
+
+def test_the_share_of_bandwidth_is_the_median_of_the_rows() -> None:
+    rows = shipped("hpc")
+    for suffix, name in (("FP32/FP32", "lbm"), ("FP32/FP16S", "lbm-fp16")):
+        for maker in ("NVIDIA", "AMD", "Intel"):
+            own = [
+                float(r["value"]) * 1e6 * KNOWN["kernel"][name]["bytes"] / (float(r["device_bw_GBps"]) * 1e9)
+                for r in rows
+                if r["bench"] == "FluidX3D"
+                and r["n_gpus"] == "1"
+                and r["vendor"] == maker
+                and r["metric"].endswith(suffix)
+            ]
+            assert KNOWN["kernel"][name]["bandwidth"][maker.casefold()] == pytest.approx(quantile(own, 0.5), abs=0.002)
+
+
+def test_the_shares_of_hpl_and_hpcg_are_the_medians_of_the_list() -> None:
+    rows = [r for r in shipped("hpc") if r["bench"].startswith("HPL") and consistent(r)]
+    for family in {r["family"] for r in rows}:
+        own = [r for r in rows if r["family"] == family]
+        hpl = [float(r["value"]) / float(r["device_fp64_TFs"]) / float(r["n_gpus"]) for r in own]
+        assert KNOWN["hpl"]["efficiency"][family] == pytest.approx(quantile(hpl, 0.5), abs=0.002)
+        hpcg = [
+            float(r["hpcg_TF"]) * 1e3 / float(r["device_bw_GBps"]) / float(r["n_gpus"]) for r in own if r["hpcg_TF"]
+        ]
+        if hpcg:
+            assert KNOWN["hpcg"]["intensity"][family] == pytest.approx(quantile(hpcg, 0.5), abs=0.002)
+
+
+def test_hpl_of_a_thousand_h100() -> None:
+    ledger = codes.estimate_list_benchmark("hpl", DB.device("h100-sxm-80gb"), 1024.0, KNOWN)
+    assert float(ledger["metric/rate"]) / 1024 == pytest.approx(44e12, rel=0.05)  # TFLOP/s each, the list's median
+    order, time = float(ledger["hpl/order"]), float(ledger["time/run"])
+    assert time == pytest.approx(2 / 3 * order**3 / float(ledger["metric/rate"]))
+    assert 8 * order**2 <= 0.95 * 1024 * DB.device("h100-sxm-80gb").usable_bytes
+
+
+def test_amd_is_counted_by_its_vector_peak_and_nvidia_by_its_matrix_peak() -> None:
+    assert codes.device_peak(DB.device("h100-sxm-80gb"), "fp64", matrix=True) == pytest.approx(66.9e12)
+    assert codes.device_peak(DB.device("h100-sxm-80gb"), "fp64") == pytest.approx(33.5e12)
+    assert codes.device_peak(DB.device("mi250x"), "fp64", matrix=True) == pytest.approx(47.9e12)
+
+
+@pytest.mark.parametrize("key", ["l40s-48gb", "b300-sxm-270gb", "rtx4090-24gb"])
+def test_devices_poor_in_fp64_are_flagged(key: str) -> None:
+    assert key in codes.poor_in_fp64(DB.device(key))
+    assert "poor in FP64" in codes.poor_in_fp64(DB.device(key))
+
+
+@pytest.mark.parametrize("key", ["h100-sxm-80gb", "a100-sxm-80gb", "mi300x", "v100-sxm2-16gb"])
+def test_devices_rich_in_fp64_are_not(key: str) -> None:
+    assert codes.poor_in_fp64(DB.device(key)) == ""
+
+
+def test_cfd_is_bound_by_memory_where_fp64_is_rich_and_by_arithmetic_where_it_is_poor() -> None:
+    rich, poor = (curve("cfd", [1], 1e7, gpu=g) for g in ("gh200-96gb", "l40s-48gb"))
+    assert float(rich["time/memory"]) > float(rich["time/compute"])
+    assert float(poor["time/compute"]) > float(poor["time/memory"])
+    assert float(poor["time/kernel"]) / 1e7 * 1e9 == pytest.approx(1.7, rel=0.1)  # ns, measured
+
+
+def test_a_peak_that_no_file_states_is_an_error() -> None:
+    with pytest.raises(UsageError, match="states no fp64 peak"):
+        codes.device_peak(DB.device("h800-sxm-80gb"), "fp64")
+
+
+def test_halo_of_a_cube_by_hand() -> None:
+    ledger = curve("lbm", [8], 1e9)
+    assert float(ledger["halo/bytes"]) == pytest.approx(3 * 2 * 500**2 * 20)
+    assert float(ledger["halo/beyond"]) == 0  # eight GPUs share a node
+    slabs = curve("lbm", [8], 1e9, dimensions=1)
+    assert float(slabs["halo/bytes"]) == pytest.approx(2 * 1000**2 * 20)
+
+
+def test_only_the_surface_of_a_node_uses_the_network() -> None:
+    ledger = curve("lbm", [64], 1e9)  # 4·4·4 blocks, 2·2·2 of them in a node
+    assert float(ledger["halo/beyond"]) == pytest.approx(float(ledger["halo/bytes"]) / 2)
+
+
+def test_through_the_host_eight_gpus_keep_about_half() -> None:
+    one, eight = (curve("lbm", [n], 8.4e8, weak=True, staged=True) for n in (1, 8))
+    kept = float(one["time/step"]) / float(eight["time/step"])
+    assert 0.4 < kept < 0.75  # 0.55 is the median of the published rows
+
+
+@given(n=st.integers(1, 4096), dimensions=st.sampled_from([1, 2, 3]))
+def test_a_grid_uses_all_gpus_in_no_more_dimensions(n: int, dimensions: int) -> None:
+    parts = codes.grid(n, dimensions)
+    assert math.prod(parts) == n
+    assert sum(p > 1 for p in parts) <= dimensions
+
+
+@given(n=st.sampled_from([2, 4, 6, 8, 12, 16, 64, 96, 128, 1000]), domain=st.sampled_from([1, 2, 4, 8, 72]))
+def test_a_node_holds_no_more_blocks_than_gpus(n: int, domain: int) -> None:
+    parts = codes.grid(n, 3)
+    inside = codes.node_grid(parts, domain)
+    assert math.prod(inside) <= domain
+    assert all(p % q == 0 for p, q in zip(parts, inside, strict=True))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    units=st.floats(1e6, 1e11),
+    n=st.sampled_from([1, 2, 8, 64, 512, 4096]),
+    name=st.sampled_from(["lbm", "stencil", "cfd", "qcd", "md"]),
+)
+def test_more_gpus_are_never_more_than_proportionally_faster(units: float, n: int, name: str) -> None:
+    ledger = curve(name, [1, n] if n > 1 else [1, 2], units)
+    step = ledger["time/step"]
+    assert step[1] >= step[0] / max(n, 2) * (1 - 1e-12)
+
+
+def test_rows_of_a_batch_equal_the_rows_alone() -> None:
+    counts = [1, 2, 8, 64, 100, 4096]
+    batch = curve("cfd", counts, 1e9)
+    for place, n in enumerate(counts):
+        kernel, cluster = codes.kernel_named("cfd", KNOWN), resolve_cluster(DB, "h100-sxm-80gb", max(counts))
+        alone = codes.estimate_kernel(codes.question(kernel, cluster, [n], [1e9], KNOWN))
+        for path in ("time/step", "halo/bytes", "halo/beyond", "memory/resident", "metric/rate"):
+            assert np.broadcast_to(batch[path], (len(counts),))[place] == pytest.approx(float(alone[path]), rel=1e-12)
+
+
+def test_weak_scaling_stays_near_one_where_compute_hides_the_halo() -> None:
+    ledger = curve("stencil", [1, 64, 4096], 2e9, weak=True)
+    efficiency = hpc.weak_efficiency(ledger["time/step"][0], ledger["time/step"])
+    assert efficiency[-1] > 0.95  # MFC keeps 96 % on 65,536 GCDs
+
+
+def test_a_kernel_of_ones_own_needs_operations_and_bytes() -> None:
+    with pytest.raises(UsageError, match="--bytes"):
+        codes.kernel_named("custom", KNOWN, {"flops": 8.0})
+    assert codes.kernel_named("custom", KNOWN, {"flops": 8.0, "bytes": 16.0}).flops == 8.0
+
+
+def test_measured_codes_are_met_at_their_points() -> None:
+    points = {
+        "gromacs-stmv": {1: 18.957, 2: 35.399, 4: 70.085, 8: 110.446},
+        "amber-stmv": {1: 41.96, 2: 49.09, 4: 54.91, 8: 57.27},
+        "gromacs-benchpep-h": {8: 7.904, 16: 16.656, 32: 26.219, 64: 34.43, 128: 35.042},
+    }
+    for name, measured in points.items():
+        times = codes.fitted_time(KNOWN["scaling"][name], list(measured))["time/step"]
+        assert 86400 / times == pytest.approx(list(measured.values()), rel=0.13)
+
+
+@given(terms=st.tuples(st.floats(0.1, 100), st.floats(0.01, 10), st.just(0.0)))
+def test_a_fit_finds_the_terms_that_made_the_points(terms: tuple[float, float, float]) -> None:
+    n = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
+    found = fit_strong(n, hpc.fitted_strong_time(n, *terms))
+    assert found == pytest.approx(terms, rel=1e-6, abs=1e-6)
+
+
+def test_half_efficiency_is_where_half_is_left() -> None:
+    counts = [1, 2, 4, 8, 16]
+    columns = {"n_gpus": np.array(counts, dtype=float), "divided": 8.0, "serial": 1.0, "logarithmic": 0.0}
+    assert Columns(columns).rows == 5
+    times = [float(hpc.fitted_strong_time(n, 8.0, 1.0, 0.0)) for n in counts]
+    assert codes.half_efficiency(times, counts) == 8  # 9/(8·2) = 0.56, 9/(16·1.5) = 0.375
+
+
+def test_left_out_one_by_one_the_published_figures_are_met() -> None:
+    report = more_report("hpc", shipped("hpc"), DB)
+    targets = {t["target"]: t for t in report["targets"]}
+    # What is missed is known and listed: two families of HPL lie within a point of the limit.
+    assert {name for name, t in targets.items() if t["missed"]} == {"HPL CDNA3", "HPL Volta"}
+    assert all(t["left_out_pct"] < 13 for t in targets.values())
+    for name in ("HPL Hopper", "HPCG Hopper", "HPL A100-40GB", "HPCG A100-40GB", "LBM NVIDIA FP32", "LBM NVIDIA FP16"):
+        assert targets[name]["left_out_pct"] <= 12
