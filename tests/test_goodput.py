@@ -183,9 +183,7 @@ def test_the_mfu_of_the_product_is_that_of_the_estimate(found) -> None:  # type:
     [row] = predict([resolve(JOB, DB)])
     f = found.figures
     assert f["mfu_pct"][0] * (1 - f["straggler_pct"][0] / 100) == pytest.approx(row["pred_mfu_pct"], rel=1e-12)
-    assert f["useful_days"][0] * 86400 == pytest.approx(
-        15e12 / (1024 * 8192) * row["pred_step_time_s"], rel=1e-9
-    )
+    assert f["useful_days"][0] * 86400 == pytest.approx(15e12 / (1024 * 8192) * row["pred_step_time_s"], rel=1e-9)
 
 
 def test_halves_bring_what_stating_the_half_brings(found) -> None:  # type: ignore[no-untyped-def]
@@ -209,7 +207,14 @@ def test_every_term_is_explained(found) -> None:  # type: ignore[no-untyped-def]
 
 def test_what_is_stated_wins() -> None:
     asked = Question(
-        tokens=1e12, mtbf=5 * HOUR, interval=600.0, save_time=20.0, detection=60.0, restart=300.0, allocated=0.9, price=2.0
+        tokens=1e12,
+        mtbf=5 * HOUR,
+        interval=600.0,
+        save_time=20.0,
+        detection=60.0,
+        restart=300.0,
+        allocated=0.9,
+        price=2.0,
     )
     f = run(JOB, asked, DB).figures
     assert f["mtbf_h"] == (5.0, 5.0, 5.0)
