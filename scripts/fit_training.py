@@ -33,7 +33,8 @@ from gpucalc import catalog
 from gpucalc.bands import ASSUMED_KERNELS, FAMILIES, family_of
 from gpucalc.estimate.training import estimate_training
 from gpucalc.hardware import Database
-from gpucalc.job import HGX_DOMAIN, software_columns, stack
+from gpucalc.job import stack
+from gpucalc.job_columns import HGX_DOMAIN, software_columns
 from gpucalc.ledger import Columns
 from gpucalc.rows import read_rows, text_record
 from gpucalc.validation import Checked, check_rows
