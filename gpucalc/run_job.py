@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -55,7 +56,8 @@ def complete_cells(
     from gpucalc.search import LAYOUT_CELLS, plan
 
     full, notes = dict(cells), []
-    count = int(full.get("n_gpus") or 1)
+    cut = math.prod(int(full.get(name) or 1) for name in ("tp", "pp", "cp"))
+    count = int(full.get("n_gpus") or cut * int(full.get("dp") or 1))
     if full.get("seq_len") is None:
         neutral = {"model": full.get("model"), "gpu": full.get("gpu"), "n_gpus": count}
         shape = {n: v for n, v in full.items() if n not in LAYOUT_CELLS and n != "global_batch"}
@@ -64,8 +66,10 @@ def complete_cells(
         notes.append(f"--seq-len is not stated; {full['seq_len']:,} is taken")
     if full.get("global_batch") is None:
         tokens = max(STEP_TOKENS, TOKENS_PER_GPU * count)
-        unit = max(1, count // 8)
         sequences = max(1, round(tokens / int(full["seq_len"])))
+        unit = count if sequences >= count else max(1, count // 8)
+        if "tp" in full:  # a layout is stated: whole micro-batches on every replica
+            unit = max(1, int(full.get("dp") or count // cut)) * int(full.get("micro_batch") or 1)
         full["global_batch"] = max(unit, -(-sequences // unit) * unit)
         notes.append(f"--global-batch is not stated; {full['global_batch']:,} sequences are taken")
     if "tp" in full:

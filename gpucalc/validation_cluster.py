@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from gpucalc import defaults as db_defaults
 from gpucalc.errors import DataError, UsageError
 from gpucalc.hardware import Database
 from gpucalc.ledger import Columns
@@ -194,6 +195,7 @@ def _energy(rows: list[dict[str, str]], db: Database, by: Sequence[str], worst: 
     lines.append(_line("load factor from the other architectures alone", left_out))
     for reason in dict.fromkeys(str(r.get("reason") or "not judged") for r in rest):
         lines.append(_line(f"not judged: {reason}", [r["ratio"] for r in rest if str(r.get("reason")) == reason]))
+    lines.append(_line("energy of the GPUs of whole runs", training_energy_ratios(db)))
     inside = sum(bool(r["inside"]) for r in judged)
     lines[0] = {**lines[0], "inside_range": f"{inside} of {len(judged)}"}
     return {
@@ -210,6 +212,26 @@ def _energy(rows: list[dict[str, str]], db: Database, by: Sequence[str], worst: 
             )
         ],
     }
+
+
+def training_energy_ratios(db: Database) -> list[float]:
+    """Predicted over published energy of whole runs: GPU time of the estimate at the power drawn in training."""
+    from gpucalc.formulas.energy import drawn_power
+    from gpucalc.label import label_cells
+    from gpucalc.run_job import run
+    from gpucalc.run_question import Question
+
+    draw = db_defaults.defaults(db.dirs, "power")["load_draw"].value
+    found = []
+    for row in shipped_rows("cluster/training_energy"):
+        counts = {n: int(_needed(row, n)) for n in ("n_gpus", "seq_len", "global_batch")}
+        cells = {n: row[n] for n in ("model", "gpu", "framework")} | counts | label_cells(row["layout"])
+        answer = run(cells, Question(tokens=_needed(row, "tokens"), pue=_needed(row, "pue")), db)
+        board = answer.job.cluster.device.tdp_watts or 0.0
+        hours = answer.figures["useful_days"][0] * 24 * counts["n_gpus"]
+        energy = hours * float(drawn_power(board, board, draw)) * _needed(row, "pue") / 1e6
+        found.append(energy / _needed(row, "energy_mwh"))
+    return found
 
 
 def _left_out_ratios(rows: Sequence[Mapping[str, Any]]) -> list[float | None]:

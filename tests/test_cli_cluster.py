@@ -183,3 +183,25 @@ def test_a_question_loads_no_pandas(line: str) -> None:
 
 def test_claims_of_figures_need_no_numpy() -> None:
     assert not _loaded("claims", "h100-fp16", "nvlink-pcie") & {"numpy", "pandas"}
+
+
+def test_a_row_of_plan_is_taken_from_standard_input() -> None:
+    plan = gpucalc(
+        *shlex.split("plan llama-3.1-8b --gpu h100-sxm-80gb --gpus 64 --seq-len 8192 --global-batch 128"),
+        "-f",
+        "csv",
+        "--top",
+        "1",
+    )
+    row = next(csv.DictReader(io.StringIO(plan.out)))
+    for line in ("run - --tokens 1T -f json", "power - -f json"):
+        ran = gpucalc(*shlex.split(line), stdin=plan.out)
+        assert ran.status == 0, ran.err
+        assert json.loads(ran.out)["layout"].split("-")[0] == row["layout"].split("-")[0]
+
+
+def test_a_batch_that_is_not_stated_suits_the_layout() -> None:
+    for layout, replicas in (("dp1024-mbs1-zero3", 1024), ("tp4-dp24-mbs2-zero1-sp", 48)):
+        notes = json.loads(ask(f"run llama-3.1-8b --gpu h100 --tokens 1T --layout {layout} -f json").out)["notes"]
+        said = next(note for note in notes if "--global-batch" in note)
+        assert int(said.split(";")[1].split()[0].replace(",", "")) % replicas == 0

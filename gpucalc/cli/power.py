@@ -76,18 +76,21 @@ def power(
 ) -> None:
     """Estimate power: nodes and site under load and idle, energy of tokens and steps, caps, capital and running cost.
 
-    With a MODEL its step is predicted, and what caps on the GPUs do to its time and energy.
+    With a MODEL its step is predicted, and what caps on the GPUs do to its time and energy. MODEL may be "-": a row of
+    plan's csv from standard input.
 
     \b
     gpucalc power --gpu h100-sxm-80gb --gpus 16384 --pue 1.1
     gpucalc power llama-3.1-70b --gpu h100-sxm-80gb --gpus 512 --seq-len 8192 --global-batch 512
     """
+    from gpucalc.cli.explain import row_from_stdin
     from gpucalc.label import label_cells
 
     form = opt.chosen_format(form)
+    base = row_from_stdin() if model == "-" else None
     cells = opt.job_cells(
         {
-            "model": model,
+            "model": None if base is not None else model,
             "gpu": gpu,
             "n_gpus": gpus,
             "seq_len": seq_len,
@@ -96,6 +99,7 @@ def power(
         },
         settings,
         label_cells(layout) if layout is not None else None,
+        base,
     )
     opt.require(cells, "gpu", "n_gpus")
     for flag, text in (("--layout", layout), ("--global-batch", global_batch), ("--seq-len", seq_len)):

@@ -133,17 +133,19 @@ def run(
     """Cost a whole training run: days, failures, checkpoints, spares, energy, carbon, money, and the cluster's yield.
 
     Ranges span the published spread of failure rates, detection and restart, the 80 % band of the step, and dated
-    prices. Without --layout the planner's best is taken.
+    prices. Without --layout the planner's best is taken. MODEL may be "-": one row of plan's csv from standard input.
 
     \b
     gpucalc run llama-3.1-70b --gpu h100-sxm-80gb --gpus 2048 --tokens 15T --grid france
     """
+    from gpucalc.cli.explain import row_from_stdin
     from gpucalc.label import label_cells
 
     form = opt.chosen_format(form)
+    base = row_from_stdin() if model == "-" else None
     cells = opt.job_cells(
         {
-            "model": model,
+            "model": None if base is not None else model,
             "gpu": gpu,
             "n_gpus": gpus,
             "seq_len": seq_len,
@@ -156,6 +158,7 @@ def run(
         },
         settings,
         label_cells(layout) if layout is not None else None,
+        base,
     )
     opt.require(cells, "model", "gpu", *(() if "dp" in cells else ("n_gpus",)))
     wanted = given.count("--tokens", tokens)
