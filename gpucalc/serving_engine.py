@@ -17,7 +17,8 @@ from gpucalc.profile import Constant
 
 FOLDER = "engines"
 NEUTRAL = "neutral"
-MEMORY_RULES = ("total", "free")  # a share of all memory, or of what is free once the weights are loaded
+# A share of all memory; of what is free once the weights are loaded; of all memory for weights and cache alone.
+MEMORY_RULES = ("total", "free", "static")
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from gpucalc.efficiency import kernel_constants
 from gpucalc.efficiency_network import collective_constants, exchange_constants
 from gpucalc.errors import UsageError
 from gpucalc.serving_columns import CLUSTER_CELLS, MODEL_CELLS, RECORDS
-from gpucalc.serving_engine import Engine, choose_engine
+from gpucalc.serving_engine import MEMORY_RULES, Engine, choose_engine
 from gpucalc.serving_formats import CACHE_FORMATS, FORMATS, KERNELS, format_named, product_peak, products_of
 from gpucalc.vocabulary import WIRINGS
 
@@ -119,7 +119,7 @@ def resolve_serving(cells: Mapping[str, Any], db: Database, fabric: str | None =
         **_format_columns(cluster.device, full, model, db, notes),
         **_cluster_columns(cluster, db),
         **_layout_columns(full, model),
-        "memory_rule": float(engine.memory_rule == "free"),
+        "memory_rule": float(MEMORY_RULES.index(engine.memory_rule)),
     }
     for name in ("chunk_tokens", "memory_share", "max_seqs"):
         if full.get(name) is not None:

@@ -238,6 +238,7 @@ def serving_rows(ledger: Ledger, found: Sequence[ServingJob], price: float | Non
         return np.broadcast_to(np.asarray(ledger[path], dtype=float), (len(found),))
 
     ranks = np.broadcast_to(np.asarray(ledger.columns["decode_ranks"], dtype=float), (len(found),))
+    least = column("memory/least-share")
     most, weights, batch = column("memory/sequences") * ranks, column("memory/weights"), column("metric/decode-batch")
     rows = []
     for i, (job, predicted) in enumerate(zip(found, serving_predictions(ledger, found), strict=True)):
@@ -252,6 +253,7 @@ def serving_rows(ledger: Ledger, found: Sequence[ServingJob], price: float | Non
         row["pred_max_concurrency"] = float(most[i])
         row["pred_decode_batch"] = float(batch[i])
         row["pred_weights_gib"] = float(weights[i]) / 2**30
+        row["pred_least_memory_share"] = float(least[i])
         if price is not None:
             from gpucalc.formulas.serving import cost_per_token
 
@@ -310,10 +312,12 @@ def _nearest(
 ) -> tuple[str, dict[str, Any] | None]:
     """Why nothing is left, and the row that comes nearest."""
     if not held:
-        row = min(rows, key=lambda r: (r["pred_weights_gib"], r["layout"]))
+        row = min(rows, key=lambda r: (r["pred_least_memory_share"], r["layout"]))
+        share = row["pred_least_memory_share"]
+        way = f"memory_share={share:.3f} would hold them" if share < 1 else "take more GPUs or fewer bits"
         return (
             f"no layout holds its weights and one sequence; the least is {row['pred_weights_gib']:.1f} GiB of weights "
-            f"a GPU with {row['layout']}; take more GPUs or fewer bits",
+            f"a GPU with {row['layout']}; {way}",
             row,
         )
     if not steady:

@@ -11,7 +11,10 @@ from gpucalc.cli import options as opt
 from gpucalc.cli.output import talk
 from gpucalc.errors import UsageError
 
-TO = "megatron, nemo, deepspeed, torchtitan, torchtitan-recipe, accelerate, nanotron, horovod, sbatch, k8s; vllm, sglang, trtllm."
+TO = (
+    "megatron, nemo, deepspeed, torchtitan, torchtitan-recipe, accelerate, nanotron, horovod, sbatch, k8s; "
+    "vllm, sglang, trtllm."
+)
 
 
 def export(
@@ -48,11 +51,14 @@ def export(
     \b
     gpucalc export llama-3.1-70b --gpu h100-sxm-80gb --gpus 64 --seq-len 8192 --global-batch 128
     --layout tp8-pp4-dp2-mbs1-zero1-sp --to megatron
+
+    \b
+    gpucalc plan llama-3.1-70b --gpu h100-sxm-80gb --gpus 64 --seq-len 8192 --global-batch 128 --top 1 -f csv
+    | gpucalc export - --to sbatch
     """
     from gpucalc.cli.explain import row_from_stdin
     from gpucalc.label import label_cells
     from gpucalc.launch import AROUND, FRAMEWORK_TARGETS, TARGETS, target_named
-
     from gpucalc.launch.serving_engines import SERVING_TARGETS, serving_target
 
     if to is None:
@@ -77,7 +83,10 @@ def export(
         base,
     )
     if base is None and layout is None and "tp" not in cells:
-        raise UsageError("which layout? write --layout with a label of plan, such as tp8-pp4-dp2-mbs1-zero1-sp")
+        raise UsageError(
+            "which layout? write --layout with a label of plan, such as tp8-pp4-dp2-mbs1-zero1-sp, or pipe the best: "
+            "gpucalc plan … --top 1 -f csv | gpucalc export -"
+        )
     opt.require(cells, "model", "gpu", *(() if "dp" in cells else ("n_gpus",)), "seq_len", "global_batch")
     database = opt.open_database(db)
 

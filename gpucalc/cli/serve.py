@@ -321,7 +321,11 @@ def _footer(result: Any) -> list[str]:
     from gpucalc.validation_serving import stated_errors
 
     job = result.job
-    rule = "a share of all memory" if job["memory_rule"] == "total" else "a share of the memory left beside the weights"
+    rule = {
+        "total": "a share of all memory",
+        "free": "a share of the memory left beside the weights",
+        "static": "a share of all memory, for weights and cache alone",
+    }[job["memory_rule"]]
     lines = [
         "",
         f"{result.feasible:,} layouts keep the limits, of {result.evaluated:,} evaluated and {result.candidates:,} "

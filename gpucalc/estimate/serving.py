@@ -12,6 +12,7 @@ from gpucalc.formulas import kv_cache, layer, serving
 from gpucalc.ledger import Columns, Ledger
 
 BISECTIONS = 22
+RESERVES = 1  # memory rule of an engine that admits a request only when its full length fits
 
 
 def estimate_serving(columns: Columns, *, trace: bool = False) -> Ledger:
@@ -76,7 +77,7 @@ def _estimate(columns: Columns, trace: bool) -> Ledger:
 def _batch(ledger: Ledger) -> None:
     """Sequences that decode together on one attention rank: those in the system, as far as the cache holds them."""
     c = ledger.columns
-    holds = np.where(c["memory_rule"] > 0, ledger["memory/sequences"], ledger["memory/sequences-mean"])
+    holds = np.where(c["memory_rule"] == RESERVES, ledger["memory/sequences"], ledger["memory/sequences-mean"])
     limit = ledger.keep("memory/batch-limit", np.maximum(np.minimum(holds, c["max_seqs"]), 1.0))
     c.define("concurrency", np.where(c["fills"] > 0, limit * c["decode_ranks"], c["concurrency"]))
     wanted = ledger.keep("symbol/wanted", c["concurrency"] / c["decode_ranks"])

@@ -11,6 +11,9 @@ from gpucalc.formulas import kv_cache
 from gpucalc.ledger import Ledger
 from gpucalc.units import Bytes, Count
 
+# The position of a rule in `serving_engine.MEMORY_RULES` → the space by that rule.
+MEMORY_CASES = {0: "memory/kv-space/total", 1: "memory/kv-space/free", 2: "memory/kv-space/static"}
+
 
 @formula(symbol="W", cite="gpucalc-counting", valid="parameters >= 0")
 def weight_space(parameters: Count, element_bytes: Bytes, ranks: Count) -> Bytes:
@@ -88,7 +91,15 @@ def add_cache(ledger: Ledger) -> None:
     )
     for rule, formula_ in (("total", kv_cache.cache_space_of_total), ("free", kv_cache.cache_space_of_free)):
         ledger.add(f"memory/kv-space/{rule}", formula_, weights=weights, activations=working)
-    space = ledger.choose("memory/kv-space", c["memory_rule"], {0: "memory/kv-space/total", 1: "memory/kv-space/free"})
+    ledger.add("memory/kv-space/static", kv_cache.cache_space_static, weights=weights)
+    ledger.add(
+        "memory/least-share",
+        kv_cache.least_memory_share,
+        weights=weights,
+        activations=working,
+        sequence_bytes=ledger["memory/kv/longest"],
+    )
+    space = ledger.choose("memory/kv-space", c["memory_rule"], MEMORY_CASES)
     ledger.add("memory/sequences", kv_cache.sequences_that_fit, space=space, sequence_bytes=ledger["memory/kv/longest"])
     ledger.add(
         "memory/sequences-mean", kv_cache.sequences_that_fit, space=space, sequence_bytes=ledger["memory/kv/mean"]

@@ -63,7 +63,7 @@ def sequence_cache_bytes(
     return (tokens * layer_token_bytes + state_bytes) / stages
 
 
-@formula(symbol="M_KV", cite="vllm", valid="share of all memory: vLLM, SGLang")
+@formula(symbol="M_KV", cite="vllm", valid="share of all memory: vLLM")
 def cache_space_of_total(
     usable_bytes: Bytes, memory_share: Ratio, weights: Bytes, activations: Bytes, runtime_reserve: Bytes
 ) -> Bytes:
@@ -85,6 +85,28 @@ def cache_space_of_free(
     54.0
     """
     return np.maximum(memory_share * (usable_bytes - weights - activations - runtime_reserve), 0.0)
+
+
+@formula(symbol="M_KV", cite="sglang", valid="share of all memory for weights and cache alone: SGLang")
+def cache_space_static(usable_bytes: Bytes, memory_share: Ratio, weights: Bytes) -> Bytes:
+    """Space for the cache where the share covers weights and cache, and all else lives in the rest: u·M - W.
+
+    >>> float(cache_space_static(80.0, 0.9, 16.0))
+    56.0
+    """
+    return np.maximum(memory_share * usable_bytes - weights, 0.0)
+
+
+@formula(symbol="u_min", cite="gpucalc-counting", valid="one sequence of full length")
+def least_memory_share(
+    usable_bytes: Bytes, weights: Bytes, activations: Bytes, runtime_reserve: Bytes, sequence_bytes: Bytes
+) -> Ratio:
+    """Share of the memory that weights, working set, reserve and one sequence take; above 1 nothing helps.
+
+    >>> least_memory_share(80.0, 70.0, 2.0, 2.0, 2.0)
+    0.95
+    """
+    return (weights + activations + runtime_reserve + sequence_bytes) / usable_bytes
 
 
 @formula(symbol="N_KV", cite="kwon2023", valid="bytes per token > 0")

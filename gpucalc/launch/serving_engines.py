@@ -102,8 +102,8 @@ def _headline(job: ServingJob) -> str:
     c = job.cells
     load = f"{c['concurrency']:g} requests" if c.get("concurrency") else f"{c['rate']:g}/s" if c.get("rate") else "full"
     return (
-        f"# {job.model.name}, {c['n_gpus']} x {job.cluster.device.key}, {c['isl']:g} in, {c['osl']:g} out, load {load}: "
-        f"{serving_label(c)}\n"
+        f"# {job.model.name}, {c['n_gpus']} x {job.cluster.device.key}, {c['isl']:g} in, {c['osl']:g} out, "
+        f"load {load}: {serving_label(c)}\n"
     )
 
 
