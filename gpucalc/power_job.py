@@ -22,7 +22,7 @@ YEAR = 365 * 86400.0
 CAP_SHARES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)
 ROOTS = (
     *("power/site/load", "power/site/idle", "energy/year", "energy/step", "energy/token"),
-    *("cost/ownership", "cost/electricity"),
+    *("cost/year/ownership", "cost/year/electricity", "cost/ownership", "cost/electricity"),
 )
 
 
@@ -256,6 +256,9 @@ FIGURES = {
     "capital_usd_per_gpu_hour": ("cost/capital", HOUR),
     "operating_usd_per_gpu_hour": ("cost/operating", HOUR),
     "ownership_usd_per_gpu_hour": ("cost/ownership", HOUR),
+    "capital_usd": ("cost/capital/total", 1.0),
+    "electricity_usd_per_year": ("cost/year/electricity", 1.0),
+    "ownership_usd_per_year": ("cost/year/ownership", 1.0),
 }
 
 

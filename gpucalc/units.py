@@ -83,6 +83,7 @@ def _units() -> dict[str, tuple[str, float]]:
 
 
 UNITS = _units()
+LARGEST, SMALLEST = 1e36, 1e-36  # in SI; beyond them products of a few quantities overflow
 _QUANTITY = re.compile(r"^\s*([+-]?(?:\d[\d_,]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ/]*)\s*$")
 
 
@@ -117,6 +118,8 @@ def parse_quantity(text: str, dimension: str, *, positive: bool = True) -> float
         raise UsageError(f"{text!r} is not finite")
     if positive and value <= 0:
         raise UsageError(f"{text!r} must be positive")
+    if abs(value) > LARGEST or 0 < abs(value) < SMALLEST:
+        raise UsageError(f"{text!r} is too {'large' if abs(value) > 1 else 'small'}; write for example {example!r}")
     return value
 
 
@@ -134,7 +137,9 @@ def scale_for(largest: float, unit: str) -> tuple[float, str]:
     if unit == "s":
         steps = [(1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")]
         return next(((f, u) for f, u in steps if abs(largest) >= f), (1.0, "s"))
-    if unit in {"B/s", "FLOP/s", "FLOP", "W"}:
+    if unit in {"B/s", "FLOP/s", "FLOP", "W", "J"}:
         steps = [(f, p + unit) for p, f in reversed(list(_PREFIX.items())) if p not in {"", "K"}]
         return next(((f, u) for f, u in steps if abs(largest) >= f), (1.0, unit))
+    if unit == "g" and abs(largest) >= 1e3:
+        return (1e6, "t") if abs(largest) >= 1e6 else (1e3, "kg")
     return 1.0, unit

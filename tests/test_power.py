@@ -64,6 +64,9 @@ def test_sums_add_up(found) -> None:  # type: ignore[no-untyped-def]
     assert f["j_per_token"] == pytest.approx(f["step_kwh"] * 3.6e6 / (256 * 8192), rel=1e-9)
     parts = ("capital_usd_per_gpu_hour", "operating_usd_per_gpu_hour", "electricity_usd_per_gpu_hour")
     assert f["ownership_usd_per_gpu_hour"] == pytest.approx(sum(f[p] for p in parts), rel=1e-9)
+    assert f["capital_usd"] == pytest.approx(256 * 31250)
+    assert f["ownership_usd_per_year"] == pytest.approx(f["ownership_usd_per_gpu_hour"] * 256 * 8760, rel=1e-9)
+    assert f["electricity_usd_per_year"] == pytest.approx(f["year_mwh"] * 1e3 * 0.08, rel=1e-9)
     for name, (value, low, high) in found.figures.items():
         assert low <= value <= high, name
 

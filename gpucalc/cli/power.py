@@ -29,6 +29,9 @@ MEANINGS = {
     "capital_usd_per_gpu_hour": ("USD", "capital of a GPU hour"),
     "operating_usd_per_gpu_hour": ("USD", "operation of a GPU hour"),
     "ownership_usd_per_gpu_hour": ("USD", "an owned GPU hour"),
+    "capital_usd": ("USD", "capital of the cluster"),
+    "electricity_usd_per_year": ("USD", "electricity of a year under load"),
+    "ownership_usd_per_year": ("USD", "capital, operation and electricity of a year"),
 }
 _CAPS = (
     Column("cap_w", "number", "", unit="W", heading="cap", decimals=0),

@@ -24,7 +24,9 @@ def estimate_power(columns: Columns, *, trace: bool = False) -> Ledger:
         ledger.add("energy/token", energy.energy_per_token, watts=site, token_rate=c["cluster_token_rate"])
     each = ledger.add("power/site/gpu", energy.facility_power, it_watts=ledger["power/cluster/load"] / c["n_gpus"])
     running = ledger.add("cost/electricity", cost.electricity_rate, watts=each)
+    ledger.add("cost/year/electricity", cost.electricity_cost, energy=ledger["energy/year"])
     if "capital" in c:
+        ledger.add("cost/capital/total", cost.total_capital)
         ledger.add("cost/annuity", cost.annuity)
         capital = ledger.add("cost/capital", cost.capital_rate, annuity=ledger["cost/annuity"])
         operating = ledger.add("cost/operating", cost.capital_rate, annuity=c["operating_share"])
@@ -35,4 +37,5 @@ def estimate_power(columns: Columns, *, trace: bool = False) -> Ledger:
             operating_rate=operating,
             electricity_rate=running,
         )
+        ledger.add("cost/year/ownership", cost.rental_cost, elapsed=c["year"], gpu_price=ledger["cost/ownership"])
     return ledger

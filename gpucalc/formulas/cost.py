@@ -79,3 +79,13 @@ def ownership_rate(
     1.35
     """
     return capital_rate + operating_rate + electricity_rate
+
+
+@formula(symbol="K_cap", cite="gpucalc-counting", valid="")
+def total_capital(n_gpus: Count, capital: Dollars) -> Dollars:
+    """Capital of all GPUs with their shares of nodes and network.
+
+    >>> float(total_capital(8.0, 31250.0))
+    250000.0
+    """
+    return n_gpus * capital
