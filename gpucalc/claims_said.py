@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpucalc.errors import UsageError, nearest
+from gpucalc.units import parse_quantity
 
 CLOSE = 0.03  # figures are rounded when people say them
 TRUE, SPARSE, FALSE = "true", "true only with sparsity", "false"
@@ -60,6 +61,20 @@ KEYS = {
     "kilowatts": "power of a GPU in kW",
     "energy_kwh": "energy in kWh",
 }
+# What people also write → the key; and the unit that a value may carry → (dimension, its size in the key's unit).
+ALIASES = {"peak": "tflops", "memory": "memory_gb", "memory_bandwidth": "memory_tb_s", "tdp": "tdp_w", "rate": "gbps"}
+ALIASES |= {"link": "link_gb_s", "nvlink": "link_gb_s", "nvlink_gb_s": "link_gb_s", "energy": "energy_kwh"}
+UNITS = {
+    "tflops": ("FLOP/s", 1e12),
+    "pflops": ("FLOP/s", 1e15),
+    "memory_gb": ("B", 1e9),
+    "memory_tb_s": ("B/s", 1e12),
+    "link_gb_s": ("B/s", 1e9),
+    "pcie_gb_s": ("B/s", 1e9),
+    "tdp_w": ("W", 1.0),
+    "gbps": ("B/s", 1e9 / 8),
+    "kilowatts": ("W", 1e3),
+}
 TEXTS = {"gpu", "node", "precision", "pcie", "fabric", "model"}
 KINDS: dict[str, tuple[str, ...]] = {
     "node_peak": ("node", "precision", "tflops"),
@@ -86,6 +101,7 @@ def from_pairs(pairs: Sequence[str]) -> Claim:
     for pair in pairs:
         name, equals, text = pair.partition("=")
         name = name.strip().casefold().replace("-", "_")
+        name = ALIASES.get(name, name)
         if not equals or not text.strip():
             problems.append(f"{pair!r} is not key=value; write for example {EXAMPLES}")
         elif name not in KEYS:
@@ -97,10 +113,7 @@ def from_pairs(pairs: Sequence[str]) -> Claim:
         elif name in TEXTS:
             fields[name] = text.strip()
         else:
-            try:
-                fields[name] = float(text)
-            except ValueError:
-                fields[name] = 0.0
+            fields[name] = _number(name, text)
             if not 0 < fields[name] < 1e15:
                 problems.append(f"{name} is {text!r}, expected a number above 0 ({KEYS[name]})")
     if problems:
@@ -115,6 +128,18 @@ def from_pairs(pairs: Sequence[str]) -> Claim:
         missing = [f"{n} ({KEYS[n]})" for n in most if n not in fields]
         raise UsageError(f"the claim is not complete; missing {', '.join(missing)}, for example {EXAMPLES}")
     return Claim("stated", " ".join(pairs), kind, fields)
+
+
+def _number(name: str, text: str) -> float:
+    """A value in the unit of its key, or with a unit of its own; 0 for what is none."""
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    if name not in UNITS:
+        return 0.0
+    dimension, size = UNITS[name]
+    return parse_quantity(text, dimension, positive=False) / size
 
 
 def close(said: float, found: float, within: float = CLOSE) -> bool:

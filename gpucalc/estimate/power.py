@@ -22,7 +22,8 @@ def estimate_power(columns: Columns, *, trace: bool = False) -> Ledger:
     if "step_time" in c:
         ledger.add("energy/step", energy.energy, watts=site, duration=c["step_time"])
         ledger.add("energy/token", energy.energy_per_token, watts=site, token_rate=c["cluster_token_rate"])
-    each = ledger.add("power/site/gpu", energy.facility_power, it_watts=ledger["power/cluster/load"] / c["n_gpus"])
+    each = ledger.add("power/cluster/gpu", energy.power_per_gpu, it_watts=ledger["power/cluster/load"])
+    each = ledger.add("power/site/gpu", energy.facility_power, it_watts=each)
     running = ledger.add("cost/electricity", cost.electricity_rate, watts=each)
     ledger.add("cost/year/electricity", cost.electricity_cost, energy=ledger["energy/year"])
     if "capital" in c:

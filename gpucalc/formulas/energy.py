@@ -78,6 +78,16 @@ def cluster_power(nodes: Count, node_watts: Watts, n_gpus: Count, network_watts:
     return nodes * node_watts + n_gpus * network_watts
 
 
+@formula(symbol="P_IT/n", cite="gpucalc-counting", valid="")
+def power_per_gpu(it_watts: Watts, n_gpus: Count) -> Watts:
+    """What one accelerator draws with its share of host and network.
+
+    >>> float(power_per_gpu(8000.0, 8.0))
+    1000.0
+    """
+    return it_watts / n_gpus
+
+
 @formula(symbol="P_site", cite="gpucalc-counting", valid="pue >= 1")
 def facility_power(it_watts: Watts, pue: Ratio) -> Watts:
     """Power of the building.
