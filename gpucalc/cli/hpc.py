@@ -105,7 +105,7 @@ def hpc(
         ledger = codes.estimate_kernel(columns_, trace=True)
         _write_one(codes, chosen, device, counts[0], total[0], ledger, form, columns, no_header)
     else:
-        rows = _curve(codes, chosen, cluster, counts, total, known, units_per_gpu is not None, options)
+        rows = codes.scaling_rows(chosen, cluster, counts, total, known, weak=units_per_gpu is not None, **options)
         emit_rows(form, ROWS, rows, columns, not no_header)
     if units_per_gpu is None and chosen.halo > 0:
         notes.append(_half(codes, chosen, cluster, total[0], known, options))
@@ -193,66 +193,6 @@ def _must_fit(kernel: Any, device: Any, total: Sequence[float], counts: Sequence
         )
 
 
-def _bound(ledger: Any, index: int | None = None) -> str:
-    def at(path: str) -> float:
-        import numpy as np
-
-        value = np.ravel(ledger[path])
-        return float(value[0 if index is None or len(value) == 1 else index])
-
-    parts = {
-        "compute": at("time/compute"),
-        "memory": at("time/memory"),
-        "halo": at("time/halo/exposed"),
-        "reductions": at("time/reductions"),
-    }
-    return max(parts, key=lambda name: parts[name])
-
-
-def _curve(
-    codes: Any,
-    kernel: Any,
-    cluster: Any,
-    counts: Sequence[int],
-    total: Sequence[float],
-    known: Any,
-    weak: bool,
-    options: Mapping[str, Any],
-) -> list[dict[str, Any]]:
-    """One row a number of GPUs; speed-up and efficiency against one GPU of the same problem, or of its share."""
-    device = cluster.device
-    batch = codes.question(
-        kernel, cluster, [1, *counts], [total[0] / counts[0] if weak else total[0], *total], known, **options
-    )
-    ledger = codes.estimate_kernel(batch)
-    import numpy as np
-
-    def column(path: str) -> Any:
-        return np.broadcast_to(np.asarray(ledger[path], dtype=float), (len(counts) + 1,))
-
-    step, rate, resident = column("time/step"), column("metric/rate"), column("memory/resident")
-    halo = column("time/halo/exposed")
-    rows = []
-    for place, n in enumerate(counts, 1):
-        speedup = float(rate[place] / rate[0])
-        rows.append(
-            {
-                "gpu": device.key,
-                "n_gpus": n,
-                "units": total[place - 1],
-                "step_time_s": float(step[place]),
-                "rate_per_s": float(rate[place]),
-                "speedup": speedup,
-                "efficiency_pct": 100 * speedup / n,
-                "halo_share_pct": float(100 * halo[place] / step[place]),
-                "memory_gib": float(resident[place]) / 2**30,
-                "bound": _bound(ledger, place),
-                "fit": "fits" if resident[place] <= device.usable_bytes else "oom",
-            }
-        )
-    return rows
-
-
 def _half(codes: Any, kernel: Any, cluster: Any, units: float, known: Any, options: Mapping[str, Any]) -> str:
     counts = sorted(CURVE)
     batch = codes.question(kernel, cluster, counts, [units] * len(counts), known, **options)
@@ -291,7 +231,7 @@ def _write_one(
         "intensity_flop_per_byte": at("metric/intensity"),
         "peak_tflops": codes.device_peak(device, kernel.precision) / 1e12,
         "memory_gib": at("memory/resident") / 2**30,
-        "bound": _bound(ledger),
+        "bound": codes.bound_of(ledger),
     }
     _write(form, answer, ledger_terms(ledger), columns, no_header, tree, significant)
 

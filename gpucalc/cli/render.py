@@ -98,7 +98,17 @@ def render(
     )
     rate, size = _store(store, frame_bytes)
     ledger = farms.estimate_farm(farm, store=rate, frame_bytes=size / parts, trace=True)
-    answer = _answer(ledger, farm, order.strip().casefold(), counts, price, licence_price, allowed)
+    if licence_price is not None and allowed is None:
+        raise UsageError("--licence-price needs --licences")
+    answer = farms.summary(
+        ledger,
+        farm,
+        counts,
+        order=order.strip().casefold(),
+        gpu_price=_price("--price", price, 3600),
+        licence_price=_price("--licence-price", licence_price, YEAR),
+        licences=allowed or 0,
+    )
     _write(form, answer, ledger, columns)
     talk(*(f"note: {line}" for line in _notes(answer, farm, scores, base, first, parts)))
     return ExitStatus.OK
@@ -172,66 +182,9 @@ def _store(store: str | None, frame_bytes: str | None) -> tuple[float, float]:
     return parse_quantity(store, "B/s"), parse_quantity(frame_bytes, "B")
 
 
-def _answer(
-    ledger: Any,
-    farm: Any,
-    order: str,
-    owned: Mapping[str, int],
-    price: str | None,
-    licence_price: str | None,
-    licences: int | None,
-) -> dict[str, Any]:
-    from gpucalc.formulas.render import farm_cost
-
-    queue = float(ledger["farm/random" if order == "random" else "farm/longest-first"])
-    store = float(ledger["farm/store"]) if "farm/store" in ledger else 0.0
-    makespan = max(queue, store)
-    work = float(ledger["farm/work"])
-    used = sum(farm.counts.values())
-    busy = work * used  # machine-seconds of computing, retries and loading included
-    owned_all = sum(owned.values())
-    bound = "store" if store > queue else "licences" if used < owned_all else "machines"
-    answer: dict[str, Any] = {
-        "frames": farm.frames,
-        "gpus": owned_all,
-        "gpus_used": used,
-        "order": order,
-        "spread": farm.spread,
-    }
-    for device in farm.counts:
-        answer[f"frame_time_s_{device}"] = float(ledger[f"frame/{device}/occupied"])
-    answer |= {
-        "work_days": work / 86400,
-        "makespan_days": makespan / 86400,
-        "makespan_low_days": max(work, float(ledger["farm/longest-first"]), store) / 86400,
-        "tail_pct": 100 * (queue / work - 1),
-        "gpu_hours": busy / 3600,
-        "bound": bound,
-    }
-    low, high = _range(farm)
-    if high > low:
-        answer |= {
-            "makespan_if_scores_high_days": makespan / high / 86400,
-            "makespan_if_scores_low_days": makespan / low / 86400,
-        }
-    cost = 0.0
-    if price is not None:
-        cost += float(farm_cost(makespan * used, opt.positive_number("--price", price) / 3600))
-    if licence_price is not None:
-        if licences is None:
-            raise UsageError("--licence-price needs --licences")
-        cost += float(farm_cost(makespan * licences, opt.positive_number("--licence-price", licence_price) / YEAR))
-    if price is not None or licence_price is not None:
-        answer["cost_usd"] = cost
-    return answer
-
-
-def _range(farm: Any) -> tuple[float, float]:
-    """Speed of the farm at the low and the high ends of its scores, against what was computed with."""
-    total = sum(n * farm.scores[d].value for d, n in farm.counts.items())
-    low = sum(n * farm.scores[d].low for d, n in farm.counts.items())
-    high = sum(n * farm.scores[d].high for d, n in farm.counts.items())
-    return low / total, high / total
+def _price(flag: str, text: str | None, seconds: float) -> float:
+    """USD a second of a price per `seconds`; 0 where none is stated."""
+    return 0.0 if text is None else opt.positive_number(flag, text) / seconds
 
 
 def _write(form: str, answer: dict[str, Any], ledger: Any, columns: str | None) -> None:

@@ -256,6 +256,64 @@ def estimate_kernel(columns: Columns, *, trace: bool = False) -> Ledger:
     return ledger
 
 
+def bound_of(ledger: Ledger, row: int = 0) -> str:
+    """What a step spends most of its time on: compute, memory, halo or reductions."""
+    paths = {
+        "compute": "time/compute",
+        "memory": "time/memory",
+        "halo": "time/halo/exposed",
+        "reductions": "time/reductions",
+    }
+
+    def at(path: str) -> float:
+        values = np.ravel(ledger[path])
+        return float(values[min(row, len(values) - 1)])
+
+    return max(paths, key=lambda name: at(paths[name]))
+
+
+def scaling_rows(
+    kernel: Kernel,
+    cluster: Cluster,
+    counts: Sequence[int],
+    units: Sequence[float],
+    known: Mapping[str, Any],
+    *,
+    weak: bool,
+    dimensions: int = 3,
+    staged: bool = False,
+) -> list[dict[str, Any]]:
+    """One row a number of GPUs; speed-up and efficiency against one GPU of the same problem, or of its share."""
+    device = cluster.device
+    alone = units[0] / counts[0] if weak else units[0]
+    batch = question(kernel, cluster, [1, *counts], [alone, *units], known, dimensions=dimensions, staged=staged)
+    ledger = estimate_kernel(batch)
+
+    def column(path: str) -> Any:
+        return np.broadcast_to(np.asarray(ledger[path], dtype=float), (len(counts) + 1,))
+
+    step, n = column("time/step"), np.asarray(batch["n_gpus"])
+    efficiency = hpc.weak_efficiency(step[0], step) if weak else hpc.strong_efficiency(step[0], step, n)
+    shares = np.broadcast_to(np.asarray(efficiency), step.shape)
+    rate, resident, halo = column("metric/rate"), column("memory/resident"), column("time/halo/exposed")
+    return [
+        {
+            "gpu": device.key,
+            "n_gpus": count,
+            "units": units[place - 1],
+            "step_time_s": float(step[place]),
+            "rate_per_s": float(rate[place]),
+            "speedup": float(shares[place] * count),
+            "efficiency_pct": 100 * float(shares[place]),
+            "halo_share_pct": 100 * float(halo[place] / step[place]),
+            "memory_gib": float(resident[place]) / 2**30,
+            "bound": bound_of(ledger, place),
+            "fit": "fits" if resident[place] <= device.usable_bytes else "oom",
+        }
+        for place, count in enumerate(counts, 1)
+    ]
+
+
 def family(device: Device) -> str:
     """The family of a device in the list of HPL and HPCG results."""
     if device.key.startswith(("a100", "a800")):

@@ -23,7 +23,8 @@ ORDERS = ("random", "longest-first")
 RAY_TRACING = {"Turing", "Ampere", "Ada", "Blackwell"}
 LEAST_SPREAD = 1e-3  # below it frames are equal and the shares are steps
 LONGEST = 200.0  # mean frame times up to which a maximum is integrated
-STEPS = 4  # fixed-point steps for the time when the queue is empty
+STEPS = 14  # fixed-point steps for the time when the queue is empty
+HOUR, DAY = 3600.0, 86400.0
 _COMPUTE_PARTS = ("a100", "a800", "b100", "b200", "b300", "gb200", "gb300", "h100", "h200", "h800", "h20", "gh200")
 
 
@@ -122,7 +123,7 @@ def _drained(kinds: Sequence[_Kind], frames: float, throughput: float) -> tuple[
     at = _grid() * unit
     empty = frames / throughput
     idle = np.zeros_like(at)
-    for _ in range(2 + STEPS * 3):
+    for _ in range(STEPS):
         under_way, idle = 0.0, np.zeros_like(at)
         for k in kinds:
             share = render.remaining_share_after(at / k.mean, empty / k.mean, max(k.spread, LEAST_SPREAD))
@@ -158,7 +159,7 @@ def estimate_farm(farm: Farm, *, store: float = 0.0, frame_bytes: float = 0.0, t
         spread = float(ledger.add(f"frame/{device}/spread", render.occupied_spread, computed=computed))
         kinds.append(_Kind(float(workers), mean, spread))
         throughput += workers / mean
-    bound = float(ledger.add("farm/work", render.work_bound, frames=frames, throughput=throughput))
+    bound = float(ledger.add("farm/work", render.farm_work_time, frames=frames, throughput=throughput))
     empty, tail = _drained(kinds, frames, throughput)
     ledger.keep("farm/queue-empty", empty)
     ledger.keep("farm/last-frames", tail)
@@ -200,3 +201,47 @@ def limited(counts: Mapping[str, int], scores: Mapping[str, Score], licences: in
             chosen[device] = min(counts[device], left)
             left -= chosen[device]
     return chosen
+
+
+def summary(
+    ledger: Ledger,
+    farm: Farm,
+    owned: Mapping[str, int],
+    *,
+    order: str,
+    gpu_price: float,
+    licence_price: float,
+    licences: int,
+) -> dict[str, Any]:
+    """The answer of a farm: frame times, makespan and its lower bound, what binds, machine time and cost.
+
+    Prices are in USD a second; `owned` are all machines, of which licences may leave some idle.
+    """
+    queue = float(ledger["farm/random" if order == "random" else "farm/longest-first"])
+    store = float(ledger["farm/store"]) if "farm/store" in ledger else 0.0
+    makespan, work = max(queue, store), float(ledger["farm/work"])
+    used, all_owned = sum(farm.counts.values()), sum(owned.values())
+    answer: dict[str, Any] = {
+        "frames": farm.frames,
+        "gpus": all_owned,
+        "gpus_used": used,
+        "order": order,
+        "spread": farm.spread,
+        **{f"frame_time_s_{device}": float(ledger[f"frame/{device}/occupied"]) for device in farm.counts},
+        "work_days": work / DAY,
+        "makespan_days": makespan / DAY,
+        "makespan_low_days": max(work, float(ledger["farm/longest-first"]), store) / DAY,
+        "tail_pct": 100 * (queue / work - 1),
+        "gpu_hours": work * used / HOUR,  # computing, retries and loading included
+        "bound": "store" if store > queue else "licences" if used < all_owned else "machines",
+    }
+    speed = sum(n * farm.scores[d].value for d, n in farm.counts.items())
+    low = sum(n * farm.scores[d].low for d, n in farm.counts.items()) / speed
+    high = sum(n * farm.scores[d].high for d, n in farm.counts.items()) / speed
+    if high > low:
+        answer["makespan_if_scores_high_days"] = makespan / high / DAY
+        answer["makespan_if_scores_low_days"] = makespan / low / DAY
+    if gpu_price or licence_price:
+        machines = render.farm_cost(makespan * used, gpu_price)
+        answer["cost_usd"] = float(machines + render.farm_cost(makespan * licences, licence_price))
+    return answer

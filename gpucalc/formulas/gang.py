@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpucalc.formula import formula
-from gpucalc.units import Count, PerSecond, Ratio, Seconds
+from gpucalc.units import Count, Ratio, Seconds
 
 
 @formula(symbol="b_i", cite="slurm-topology", valid="free >= 0; gang_share >= 1")
@@ -49,7 +49,7 @@ def erlang_c(servers: Count, offered: Count) -> Ratio:
     >>> round(float(erlang_c(2, 1.0)), 6), round(float(erlang_c(1, 0.5)), 6)
     (0.333333, 0.5)
     """
-    logs = np.cumsum(np.log(np.arange(float(servers), 0, -1) / offered))
+    logs = np.cumsum(np.log(np.arange(np.max(servers), 0, -1) / offered))
     largest = np.maximum(np.max(logs), 0.0)
     blocked = 1 / (np.exp(-largest) + np.sum(np.exp(logs - largest))) * np.exp(-largest)
     return blocked / (1 - offered / servers * (1 - blocked))
@@ -97,13 +97,3 @@ def run_time_variation(mean_run: Seconds, median_run: Seconds) -> Ratio:
     11.5
     """
     return np.sqrt((mean_run / median_run) ** 2 - 1)
-
-
-@formula(symbol="λ", cite="allen1990", valid="mean_run > 0")
-def arrival_rate(offered: Count, mean_run: Seconds) -> PerSecond:
-    """Gangs that arrive in a second.
-
-    >>> float(arrival_rate(5.0, 100.0))
-    0.05
-    """
-    return offered / mean_run

@@ -60,18 +60,6 @@ def micro_batches_within(step: Seconds, fixed: Seconds, each: Seconds) -> Count:
     return np.maximum(np.floor((step - fixed) / each + 1e-9), 0.0)
 
 
-@formula(symbol="g", cite="jia2022", valid="rates > 0")
-def uneven_gain(mean_rate: Ratio, least_rate: Ratio) -> Ratio:
-    """What shares in proportion to the rates gain over equal shares, which wait for the slowest.
-
-    Half the replicas twice as fast: 1.5.
-
-    >>> float(uneven_gain(1.5, 1.0))
-    1.5
-    """
-    return mean_rate / least_rate
-
-
 @formula(symbol="l_i", cite="jia2022", valid="layer_time > 0")
 def layers_within(stage_time: Seconds, layer_time: Seconds) -> Count:
     """Whole layers that a stage passes within a stage time.

@@ -126,10 +126,10 @@ def queue_empty_time(frames: Count, under_way: Count, throughput: PerSecond) -> 
 
 
 @formula(symbol="T_B", cite="graham1969", valid="throughput > 0")
-def work_bound(frames: Count, throughput: PerSecond) -> Seconds:
+def farm_work_time(frames: Count, throughput: PerSecond) -> Seconds:
     """The work over the rate of all machines: no order of the frames is faster.
 
-    >>> float(work_bound(1000, 1.0))
+    >>> float(farm_work_time(1000, 1.0))
     1000.0
     """
     return frames / throughput
