@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from gpucalc.formulas.parameters import parameter_copies
 from gpucalc.ledger import Columns
 from gpucalc.vocabulary import CP_KINDS, RECOMPUTES, SCHEDULES
 
@@ -326,5 +327,10 @@ def block_columns(base: Mapping[str, float], block: Mapping[str, np.ndarray]) ->
         present[column - low] = 1
         rank = np.cumsum(present) - 1
         codes[name] = (rank[column - low], int(rank[-1]) + 1)
+    schedule = block.get("schedule")
+    if schedule is not None:
+        copies = np.asarray(parameter_copies(schedule, SCHEDULES.index("dualpipe")))
+        values["parameter_copies"] = copies
+        codes["parameter_copies"] = (copies.astype(np.int64) - 1, 2)
     values["recompute_layers"] = base.get("recompute_layers", 0.0)
     return Columns(values, codes)

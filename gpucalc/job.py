@@ -62,13 +62,13 @@ def resolve(
     """
     problems: list[str] = []
     warnings: list[str] = []
-    model = _collect(problems, _model, cells, warnings)
-    cluster = _collect(problems, _cluster, cells, db, fabric)
-    software = _collect(problems, _profile, cells, db, profile)
+    model = collect(problems, stated_model, cells, warnings)
+    cluster = collect(problems, stated_cluster, cells, db, fabric)
+    software = collect(problems, _profile, cells, db, profile)
     if model is None or cluster is None or software is None:
         raise UsageError(*problems)
     precision = str(cells.get("precision") or cluster.device.default_precision)
-    _collect(problems, cluster.device.precision_peak, precision)
+    collect(problems, cluster.device.precision_peak, precision)
     full = complete(cells, model, cluster, software, precision, warnings)
     problems += layout_problems(full, model) + tuning_problems(full)
     if problems:
@@ -86,7 +86,7 @@ def resolve(
     return Job(full, columns, model, cluster, software, tuple(warnings))
 
 
-def _collect(problems: list[str], function: Any, *arguments: Any) -> Any:
+def collect(problems: list[str], function: Any, *arguments: Any) -> Any:
     """The function's result; None and its sentences among `problems` when it finds a mistake."""
     try:
         return function(*arguments)
@@ -108,7 +108,8 @@ def _shaped_model(name: str | None, shape: tuple[tuple[str, Any], ...]) -> Model
     return model_from_shape(**stated)
 
 
-def _model(cells: Mapping[str, Any], warnings: list[str]) -> Model:
+def stated_model(cells: Mapping[str, Any], warnings: list[str]) -> Model:
+    """The model that a row states: a preset or file with the row's shape in its place, or the shape alone."""
     shape = {n: cells[n] for n in CELLS if cells.get(n) is not None}
     name = cells.get("model")
     if "hidden" in shape and "heads" not in shape and (name is None or resolve_preset(str(name)) is None):
@@ -143,7 +144,8 @@ def _usual_heads(hidden: int, tp: int) -> int:
     return min(fitting, key=lambda n: (abs(hidden / n - 128), -n))
 
 
-def _cluster(cells: Mapping[str, Any], db: Database, fabric: str | None) -> Cluster:
+def stated_cluster(cells: Mapping[str, Any], db: Database, fabric: str | None) -> Cluster:
+    """The cluster that a row states."""
     if not cells.get("gpu"):
         raise UsageError("gpu is not stated; `gpucalc hw list` shows the names")
     count = cells.get("n_gpus")
@@ -183,6 +185,11 @@ def complete(
     full.setdefault("dp", max(1, cluster.n_gpus // (full["tp"] * full["pp"] * full["cp"])))
     full.setdefault("micro_batch", 1)
     full.setdefault("global_batch", full["dp"] * full["micro_batch"])
+    if full["global_batch"] % (full["dp"] * full["micro_batch"]):
+        each = full["dp"] * full["micro_batch"]
+        warnings.append(
+            f"the global batch is no multiple of dp·micro_batch = {each}; the last micro-batch counts whole"
+        )
     full.setdefault("etp", full["tp"] if full["ep"] <= full["dp"] * full["cp"] or not model.experts else 1)
     full.setdefault("zero_stage", int(defaults["zero_stage"]))
     full.setdefault("sequence_parallel", bool(defaults["sequence_parallel"]))
@@ -205,10 +212,10 @@ def complete(
     return full
 
 
-def _largest_divisor(number: int, limit: int) -> int:
+def largest_divisor(number: int, limit: int) -> int:
     """The largest divisor of `number` up to `limit`, searched from the top over a plausible range.
 
-    >>> _largest_divisor(64, 12), _largest_divisor(96, 1000)
+    >>> largest_divisor(64, 12), largest_divisor(96, 1000)
     (8, 96)
     """
     start = min(number, limit)
@@ -227,7 +234,7 @@ def layout_problems(cells: Mapping[str, Any], model: Model) -> list[str]:
             f"{cells['n_gpus']} GPUs; {hint}"
         )
     if model.heads and model.heads % cells["tp"]:
-        legal = _largest_divisor(model.heads, cells["tp"])
+        legal = largest_divisor(model.heads, cells["tp"])
         problems.append(f"tp={cells['tp']} does not divide the {model.heads} heads; tp={legal} does")
     layers = model.layers + model.encoder_layers
     if cells["pp"] > layers:
@@ -240,7 +247,7 @@ def layout_problems(cells: Mapping[str, Any], model: Model) -> list[str]:
     if cells["ep"] > 1 and not model.experts:
         problems.append(f"ep={cells['ep']} needs a mixture of experts; {model.name} is dense")
     elif model.experts and model.experts % cells["ep"]:
-        legal = _largest_divisor(model.experts, cells["ep"])
+        legal = largest_divisor(model.experts, cells["ep"])
         problems.append(f"ep={cells['ep']} does not divide the {model.experts} experts; ep={legal} does")
     ranks = cells["dp"] * cells["cp"] * cells["tp"]
     if ranks % (cells["ep"] * cells["etp"]):

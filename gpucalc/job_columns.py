@@ -7,6 +7,7 @@ from typing import Any
 
 from gpucalc.efficiency import kernel_constants
 from gpucalc.efficiency_network import collective_constants
+from gpucalc.formulas.parameters import parameter_copies
 from gpucalc.hardware import Cluster, Database, Device
 from gpucalc.job_tuning import (
     LOW_PRECISION,
@@ -23,6 +24,7 @@ from gpucalc.vocabulary import CP_KINDS, RECOMPUTES, SCHEDULES, WIRINGS
 COUNTERS = {"allocated": "allocated", "reserved": "reserved", "nvidia-smi": "device"}
 ADAPTER_OPERATIONS = 1.6  # host operations of a layer with adapters over those of a plain one
 WHOLE_LOGIT_BYTES = 10.0  # 16-bit logits, fp32 copy and gradient
+DUALPIPE = SCHEDULES.index("dualpipe")
 HGX_DOMAIN = 16  # larger scale-up domains are racks
 
 
@@ -125,6 +127,7 @@ def layout_columns(cells: Mapping[str, Any]) -> dict[str, float]:
         "shard_group": float(cells.get("shard_group") or 0),
         "sequence_parallel": float(cells["sequence_parallel"]),
         "schedule": float(SCHEDULES.index(cells["schedule"])),
+        "parameter_copies": float(parameter_copies(SCHEDULES.index(cells["schedule"]), DUALPIPE)),
         "cp_kind": float(CP_KINDS.index(cells["cp_kind"])),
         "recompute": -1.0 if recompute is None else float(RECOMPUTES.index(recompute)),
         "recompute_layers": float(cells.get("recompute_layers") or 0),
@@ -192,6 +195,7 @@ def software_columns(
         "optimizer_bytes": optimizer,
         "optimizer_traffic": constants["optimizer_traffic"] + moments_traffic(cells["optimizer"]),
         "transfer_bytes": gradient + weight,
+        "orthogonalises": float(cells["optimizer"] == "muon"),
         "low_precision": float(precision in LOW_PRECISION),
         **tuning,
         "adapter_state_bytes": adapter_state_bytes(cells["optimizer"], pure=small)

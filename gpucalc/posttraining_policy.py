@@ -93,7 +93,8 @@ def update_job(policy: Policy, db: Database) -> tuple[Job, float]:
     while (cells.get("ep") or 1) > ranks:
         cells["ep"] = cells["ep"] // 2
     # Short samples are packed up to the longest one.
-    packed = max(1, min(longest // length, batch // dp or 1))
+    each = max(1, batch // dp)
+    packed = max(n for n in range(1, max(1, min(longest // length, each)) + 1) if each % n == 0)
     cells |= {
         "n_gpus": gpus,
         "dp": dp,
@@ -143,9 +144,9 @@ def engine_rows(policy: Policy, model: Model, db: Database) -> tuple[list[Any], 
 
 def engine_tp(policy: Policy, model: Model, db: Database) -> int:
     """The least tensor parallelism at which the weights leave an engine half of its memory."""
-    from gpucalc.job import _cluster
+    from gpucalc.job import stated_cluster
 
-    cluster = _cluster({"gpu": policy.cells["gpu"], "n_gpus": policy.engine_gpus}, db, None)
+    cluster = stated_cluster({"gpu": policy.cells["gpu"], "n_gpus": policy.engine_gpus}, db, None)
     share = ENGINE_SHARE["apart" if policy.generation_gpus else "colocated"] * WEIGHTS_SHARE
     tp = 1
     while (

@@ -73,6 +73,8 @@ def plan(
     asked = ask(cells, db, causal_flops=causal_flops, profile=profile, fabric=fabric)
     base, space = asked.base, asked.space
     best, evaluated, feasible, miss = _search(space, base, objective, top, progress)
+    if objective == "pareto" and best is not None:
+        best = _spread(best, top)
     rows = _rows(best, asked.question, asked.stated, db, profile, fabric, causal_flops)
     rejected = {name: count for name, count in space.rejected.items() if count}
     if evaluated > feasible:
@@ -122,9 +124,32 @@ def ask(
         raise UsageError("n_gpus is not stated; how many GPUs does the cluster have?")
     neutral = {"dp": question["n_gpus"], "micro_batch": 1, "zero_stage": 1}
     base = jobs.resolve({**question, **neutral}, db, profile=profile, fabric=fabric, causal_flops=causal_flops)
+    problems = _impossible(stated, base)
+    if problems:
+        raise UsageError(*problems)
     base.columns["recompute_layers"] = float(stated.get("recompute_layers", 0))
     space = _space(stated, base, profile)
     return Asked(stated, question, base, space, notes)
+
+
+def _impossible(stated: Mapping[str, Any], base: jobs.Job) -> list[str]:
+    """Stated sizes that no layout of the cluster and the model can have, each with the nearest that can."""
+    n, heads, layers = base.cluster.n_gpus, base.model.heads, int(base.columns["layers"])
+    problems = []
+    for name in ("tp", "pp", "cp", "dp"):
+        value = stated.get(name)
+        if not isinstance(value, int):
+            continue
+        if n % value:
+            problems.append(
+                f"{name}={value} does not divide the {n} GPUs; {name}={jobs.largest_divisor(n, value)} does"
+            )
+        elif name == "tp" and heads and heads % value:
+            near = jobs.largest_divisor(heads, value)
+            problems.append(f"tp={value} does not divide the {heads} heads; tp={near} does")
+        elif name == "pp" and value > layers:
+            problems.append(f"pp={value} is more stages than the {layers} layers")
+    return problems
 
 
 def _facts(base: jobs.Job) -> dict[str, Any]:
@@ -247,6 +272,14 @@ def _merge(
     return _Best({name: columns[name][order] for name in COLUMNS}, time_[order], memory[order])
 
 
+def _spread(front: _Best, top: int) -> _Best:
+    """At most `top` layouts of a front, its ends among them, the others evenly between."""
+    places = np.unique(np.linspace(0, len(front.time) - 1, max(top, 1)).round().astype(int))
+    return _Best(
+        {name: column[places] for name, column in front.columns.items()}, front.time[places], front.memory[places]
+    )
+
+
 def layout_cells(columns: Mapping[str, Any]) -> dict[str, Any]:
     """Row cells of one candidate's integers."""
     c = {name: int(columns[name]) for name in COLUMNS}
@@ -310,7 +343,9 @@ def _nearest_miss(miss: _Miss | None, base: jobs.Job, rejected: Mapping[str, int
     def at(path: str) -> float:
         return float(np.asarray(ledger[path], dtype=float).ravel()[0])
 
-    parts = {name: at(f"memory/{name}") for name in ("weights", "gradients", "optimizer", "activations", "working", "logits")}
+    parts = {
+        name: at(f"memory/{name}") for name in ("weights", "gradients", "optimizer", "activations", "working", "logits")
+    }
     largest = max(parts, key=lambda name: parts[name])
     over = (fill - 1) * at("memory/capacity")
     label = layout_label(layout_cells(columns), base.model.experts)

@@ -91,18 +91,18 @@ def resolve_serving(cells: Mapping[str, Any], db: Database, fabric: str | None =
     """Complete the typed cells of one row; UsageError with all violations."""
     problems: list[str] = []
     notes: list[str] = []
-    model = jobs._collect(problems, jobs._model, cells, notes)
+    model = jobs.collect(problems, jobs.stated_model, cells, notes)
     stated = dict(cells)
     if stated.get("n_gpus") is None:
         stated["n_gpus"] = (stated.get("tp") or 1) * (stated.get("pp") or 1) * (stated.get("dp") or 1)
-    cluster = jobs._collect(problems, jobs._cluster, stated, db, fabric)
-    engine = jobs._collect(problems, choose_engine, str(cells.get("framework") or ""), db.dirs)
+    cluster = jobs.collect(problems, jobs.stated_cluster, stated, db, fabric)
+    engine = jobs.collect(problems, choose_engine, str(cells.get("framework") or ""), db.dirs)
     for name in ("isl", "osl"):
         if cells.get(name) is None:
             problems.append(f"{name} is not stated")
     for name, known in (("precision", None), ("kv_precision", CACHE_FORMATS)):
         if cells.get(name) is not None:
-            jobs._collect(problems, format_named, str(cells[name]), name, known)
+            jobs.collect(problems, format_named, str(cells[name]), name, known)
     if model is None or cluster is None or engine is None or problems:
         raise UsageError(*problems)
     full = _complete(stated, model, cluster, engine, problems)
@@ -137,10 +137,10 @@ def _complete(
     full.setdefault("dp", max(1, cluster.n_gpus // (full["tp"] * full["pp"])))
     full.setdefault("attention_dp", full["dp"] if model.experts else 1)
     default = str(full.get("precision") or cluster.device.default_precision)
-    full["precision"] = jobs._collect(problems, format_named, default) or "bf16"
+    full["precision"] = jobs.collect(problems, format_named, default) or "bf16"
     stated = full.get("kv_precision")
     kv = "fp8" if engine.values["kv_follows_weights"] and FORMATS[full["precision"]].bytes < 2 else "bf16"
-    known = jobs._collect(problems, format_named, str(stated), "kv_precision", CACHE_FORMATS) if stated else kv
+    known = jobs.collect(problems, format_named, str(stated), "kv_precision", CACHE_FORMATS) if stated else kv
     full["kv_precision"] = known or "bf16"
     return full
 
@@ -154,10 +154,10 @@ def serving_problems(cells: Mapping[str, Any], model: Model) -> list[str]:
         fits = f"dp={cells['n_gpus'] // rest} would fit" if cells["n_gpus"] % rest == 0 else f"use {rest * dp} GPUs"
         problems.append(f"tp·pp·dp = {tp}·{pp}·{dp} = {tp * pp * dp}, not the {cells['n_gpus']} GPUs; {fits}")
     if model.heads and model.heads % tp:
-        legal = jobs._largest_divisor(model.heads, tp)
+        legal = jobs.largest_divisor(model.heads, tp)
         problems.append(f"tp={tp} does not divide the {model.heads} heads; tp={legal} does")
     elif not model.is_mla and model.kv_heads and max(tp, model.kv_heads) % min(tp, model.kv_heads):
-        legal = jobs._largest_divisor(model.kv_heads, tp)
+        legal = jobs.largest_divisor(model.kv_heads, tp)
         problems.append(
             f"tp={tp} and the {model.kv_heads} KV heads do not divide each other; tp={legal} shares them evenly"
         )
@@ -168,17 +168,17 @@ def serving_problems(cells: Mapping[str, Any], model: Model) -> list[str]:
     share = int(cells["attention_dp"])
     if dp % share:
         problems.append(
-            f"attention_dp={share} does not divide dp={dp}; attention_dp={jobs._largest_divisor(dp, share)}"
+            f"attention_dp={share} does not divide dp={dp}; attention_dp={jobs.largest_divisor(dp, share)}"
         )
     elif model.experts:
         ranks = tp * share
         if ranks % ep:
-            legal = jobs._largest_divisor(ranks, ep)
+            legal = jobs.largest_divisor(ranks, ep)
             problems.append(
                 f"ep={ep} does not divide the tp·attention_dp = {ranks} ranks of a replica; ep={legal} does"
             )
         elif model.experts % ep:
-            legal = jobs._largest_divisor(model.experts, ep)
+            legal = jobs.largest_divisor(model.experts, ep)
             problems.append(f"ep={ep} does not divide the {model.experts} experts; ep={legal} does")
     apart = int(cells.get("prefill_gpus") or 0)
     if apart and (apart % (tp * pp * share) or apart >= cells["n_gpus"]):

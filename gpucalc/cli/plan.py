@@ -238,6 +238,8 @@ def _footer(result: Any) -> list[str]:
         f"{facts['flop_convention']}; network {facts['network_gbps_per_gpu']:g} Gb/s per GPU "
         f"({facts['network_basis']}); software profile {facts['profile']}",
     ]
+    if any(row["pred_fit"] == "risky" for row in result.rows):
+        lines.append("risky layouts rank behind those that fit and are at most 3 % slower")
     if result.rejected:
         lines.append(f"rejected: {_counts(result.rejected)}")
     return lines + [f"note: {note}" for note in result.notes]

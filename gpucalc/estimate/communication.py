@@ -174,7 +174,7 @@ def add_data_parallel(ledger: Ledger) -> None:
         sharers["network_bandwidth"] = (
             sharers.get("network_bandwidth", c["network_bandwidth"]) * c["sharded_bandwidth_ratio"]
         )
-        stage = ledger[f"stage/parameters/{name}"]
+        stage = ledger[f"stage/parameters/{name}"] * c["parameter_copies"]
         adapters = c["tuned_parameters"] * (name == "dense")
         gradients = ledger.add(
             f"dp/{name}/gradients", data_parallel.gradient_message, parameters=stage * trained + adapters

@@ -140,7 +140,7 @@ def _attention(ledger: Ledger) -> None:
         "kv_heads": np.maximum(c["kv_heads"] / c["tp"], 1.0),
         "head_dim": (c["head_dim"] + c["v_head_dim"]) / 2,
         "peak": c[f"{HALF}peak"],
-        "attention_element_bytes": 2.0,
+        "attention_element_bytes": c[f"{HALF}element_bytes"],
     }
     kinds = {"full": (c["attention_layers"] - c["window_layers"], c["seq_len"])}
     if np.any(c["window_layers"] > 0):

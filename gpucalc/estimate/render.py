@@ -118,11 +118,11 @@ class _Kind:
 
 
 def _drained(kinds: Sequence[_Kind], frames: float, throughput: float) -> tuple[float, float]:
-    """When the queue is empty, and the expected time from then until the last machine is done."""
+    """Frames under way when the queue is empty, and the expected time from then until the last machine is done."""
     unit = max(k.mean for k in kinds)
     at = _grid() * unit
     empty = frames / throughput
-    idle = np.zeros_like(at)
+    under_way, idle = 0.0, np.zeros_like(at)
     for _ in range(STEPS):
         under_way, idle = 0.0, np.zeros_like(at)
         for k in kinds:
@@ -130,7 +130,7 @@ def _drained(kinds: Sequence[_Kind], frames: float, throughput: float) -> tuple[
             under_way += k.count * _integral(share, at) / k.mean
             idle = idle + k.count * np.log1p(-np.minimum(share, 1 - 1e-15))
         empty = float(render.queue_empty_time(frames, under_way, throughput))
-    return empty, _integral(-np.expm1(idle), at)
+    return under_way, _integral(-np.expm1(idle), at)
 
 
 def estimate_farm(farm: Farm, *, store: float = 0.0, frame_bytes: float = 0.0, trace: bool = False) -> Ledger:
@@ -159,31 +159,27 @@ def estimate_farm(farm: Farm, *, store: float = 0.0, frame_bytes: float = 0.0, t
         spread = float(ledger.add(f"frame/{device}/spread", render.occupied_spread, computed=computed))
         kinds.append(_Kind(float(workers), mean, spread))
         throughput += workers / mean
-    bound = float(ledger.add("farm/work", render.farm_work_time, frames=frames, throughput=throughput))
-    empty, tail = _drained(kinds, frames, throughput)
-    ledger.keep("farm/queue-empty", empty)
-    ledger.keep("farm/last-frames", tail)
-    ledger.total("farm/queue", "farm/queue-empty", "farm/last-frames")
-    makespan = float(ledger["farm/queue"])
-    if len(kinds) == 1:  # equal machines: taking turns is an upper bound, and near the truth for nearly equal frames
-        makespan = min(makespan, _in_turns(ledger, kinds[0], frames))
-    slowest_frame = kinds[0].mean * latest_first_round(frames, max(kinds[0].spread, LEAST_SPREAD))
-    makespan = max(makespan, bound)
-    ledger.keep("farm/random", makespan)
-    # Longest first: the work, or the longest frame on the fastest machine; the rest of the tail vanishes.
-    ledger.keep(
-        "farm/longest-first", min(max(bound, min(k.mean for k in kinds) / kinds[0].mean * slowest_frame), makespan)
-    )
+    work = ledger.add("farm/work", render.farm_work_time, frames=frames, throughput=throughput)
+    under_way, tail = _drained(kinds, frames, throughput)
+    longest_mean = max(k.mean for k in kinds)
+    ledger.add("farm/queue-empty", render.queue_empty_time, frames=frames, under_way=under_way, throughput=throughput)
+    ledger.add("farm/last-frames", render.latest_remainder, mean_time=longest_mean, latest=tail / longest_mean)
+    queue = ledger.total("farm/queue", "farm/queue-empty", "farm/last-frames")
+    # Equal machines that take turns are an upper bound, and near the truth for nearly equal frames.
+    turns = _in_turns(ledger, kinds[0], frames) if len(kinds) == 1 else queue
+    makespan = ledger.add("farm/random", render.farm_makespan, queue=queue, in_turns=turns, work=work)
+    longest = min(k.mean for k in kinds) * latest_first_round(frames, max(k.spread for k in kinds))
+    ledger.add("farm/longest-first", render.longest_first_makespan, work=work, longest=longest, makespan=makespan)
     if store > 0 and frame_bytes > 0:
         ledger.add("farm/store", render.store_time, frames=frames)
     return ledger
 
 
-def _in_turns(ledger: Ledger, kind: _Kind, frames: float) -> float:
+def _in_turns(ledger: Ledger, kind: _Kind, frames: float) -> Any:
     rounds = float(np.ceil(frames / kind.count))
     last = frames - kind.count * (rounds - 1)  # machines that take a frame in the last round
     latest = latest_first_round(last, max(kind.spread / np.sqrt(rounds), LEAST_SPREAD))
-    return float(ledger.add("farm/in-turns", render.rounds_time, mean_time=kind.mean, rounds=rounds, latest=latest))
+    return ledger.add("farm/in-turns", render.rounds_time, mean_time=kind.mean, rounds=rounds, latest=latest)
 
 
 def limited(counts: Mapping[str, int], scores: Mapping[str, Score], licences: int | None) -> dict[str, int]:

@@ -218,7 +218,7 @@ def _rates(ledger: Ledger, ttft: Any, tpot: Any, alone: Any, apart: Any) -> None
     workers = np.maximum(c["prefill_workers"], 1e-9)
     feed = ledger.add("metric/prefill-rate", serving.service_rate, batch=1.0, ranks=workers, residence=alone)
     feed = np.where(apart, feed, np.inf)
-    ledger.keep("metric/service-rate", np.minimum(held, feed))
+    served = ledger.keep("metric/service-rate", np.minimum(held, feed))
     loop = ledger.add(
         "metric/loop-rate",
         serving.little_throughput,
@@ -232,4 +232,4 @@ def _rates(ledger: Ledger, ttft: Any, tpot: Any, alone: Any, apart: Any) -> None
     ledger.keep("metric/output-rate-per-gpu", total / c["n_gpus"])
     ledger.keep("metric/output-rate-per-user", 1 / tpot)
     ledger.keep("metric/decode-batch", c["batch"])
-    ledger.keep("metric/saturation-rate", c["saturation_rate"])
+    ledger.keep("metric/saturation-rate", np.where(c["fills"] > 0, served, c["saturation_rate"]))

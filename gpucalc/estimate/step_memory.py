@@ -27,7 +27,6 @@ def define_replicas(ledger: Ledger) -> None:
 
 def add_parameters(ledger: Ledger) -> None:
     """Store the parameters of a layer and of each stage on one rank, by kind."""
-    c = ledger.columns
     ledger.add("layer/parameters/sharded-part", parameters.layer_parameters_dense)
     ledger.add("layer/parameters/replicated-part", parameters.layer_parameters_replicated)
     ledger.total("layer/parameters/dense", "layer/parameters/sharded-part", "layer/parameters/replicated-part")
@@ -67,11 +66,12 @@ def add_stage_layers(ledger: Ledger, path: str) -> dict[str, Any]:
 def add_states(ledger: Ledger) -> None:
     """Store weights, gradients and optimizer states of each stage."""
     c = ledger.columns
-    groups = {"dense": c["shards"], "experts": c["expert_shards"]}
+    copies = c["parameter_copies"]  # each copy has as many more ranks to share it
+    groups = {"dense": c["shards"] * copies, "experts": c["expert_shards"] * copies}
     ends = np.maximum(c["embedding_parameters"], c["head_parameters"]) / c["tp"]
     for stage in STAGES:
         for kind, shards in groups.items():
-            held = ledger[f"stage/parameters/{kind}/{stage}"]
+            held = ledger[f"stage/parameters/{kind}/{stage}"] * copies
             trained = held * c["trains_base"]
             updated = trained
             if np.any(c["optimizer_in_backward"] > 0):

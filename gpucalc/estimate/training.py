@@ -32,7 +32,8 @@ OUTSIDE_BOUNDS = ("zero_stage", "shard_group", "recompute", "recompute_layers", 
 def estimate_training(columns: Columns, *, detail: bool = False, trace: bool = False) -> Ledger:
     """Time, memory, FLOPs and traffic of one optimizer step for each row of `columns`.
 
-    `detail` adds the parts of `time/compute` and of `memory/raw`; they change nothing else. The columns are those of `gpucalc.job.resolve`. Rows that do not fit get a time and a memory too.
+    `detail` adds the parts of `time/compute` and of `memory/raw`; they change nothing else. The columns are
+    those of `gpucalc.job.resolve`. Rows that do not fit get a time and a memory too.
     """
     ledger = Ledger(columns, trace=trace)
     around = ledger.without(*OUTSIDE_BOUNDS)  # everything but what shards states and recomputes
@@ -97,7 +98,10 @@ def _optimizer(ledger: Ledger) -> None:
     shards = np.where(c["zero_stage"] >= 1, c["shards"], 1.0)
     expert_shards = np.where(c["zero_stage"] >= 1, c["expert_shards"], 1.0)
     dense = ledger["stage/parameters/dense"] * c["trains_base"] + c["tuned_parameters"]
-    updated = dense / shards + ledger["stage/parameters/experts"] * c["trains_base"] / expert_shards
+    experts = ledger["stage/parameters/experts"] * c["trains_base"]
+    if np.any(c["zero_stage"] == 0):  # both copies are updated where nothing is shared
+        dense, experts = (p * np.where(c["zero_stage"] == 0, c["parameter_copies"], 1.0) for p in (dense, experts))
+    updated = dense / shards + experts / expert_shards
     ledger.add(
         "optimizer/update",
         data_parallel.optimizer_time,
@@ -106,7 +110,11 @@ def _optimizer(ledger: Ledger) -> None:
     )
     ledger.add("optimizer/offload", data_parallel.offload_time, updated_parameters=updated)
     ledger.add("optimizer/broadcast", data_parallel.partition_broadcast_time)
-    ledger.total("optimizer/time", "optimizer/update", "optimizer/offload", "optimizer/broadcast")
+    parts = ["optimizer/update", "optimizer/offload", "optimizer/broadcast"]
+    if np.any(c["orthogonalises"] > 0):
+        parts.append("optimizer/orthogonalise")
+        ledger.add(parts[-1], data_parallel.orthogonalise_time, updated_parameters=updated, peak=c["half_peak"])
+    ledger.total("optimizer/time", *parts)
 
 
 def _stage_time(ledger: Ledger) -> None:
@@ -136,7 +144,9 @@ def _stage_time(ledger: Ledger) -> None:
             residual=c["fsdp_residual"],
         )
     ledger.total("layer/fsdp/exposed", "layer/fsdp/forward", "layer/fsdp/backward")
-    parts = [f"layer/{name}" for name in ("forward/time", "backward/time", "recompute/time", "fsdp/exposed", "host/gap")]
+    parts = [
+        f"layer/{name}" for name in ("forward/time", "backward/time", "recompute/time", "fsdp/exposed", "host/gap")
+    ]
     if np.any(c["offload_activations"] > 0):
         _activation_offload(ledger)
         parts.append("layer/offload/exposed")

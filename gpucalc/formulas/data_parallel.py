@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpucalc.formula import formula
-from gpucalc.units import Bytes, BytesPerSecond, Count, Flag, Ratio, Seconds
+from gpucalc.units import Bytes, BytesPerSecond, Count, Flag, Flop, FlopPerSecond, Ratio, Seconds
 
 
 @formula(symbol="n", cite="narayanan2021", valid="context-parallel ranks hold the same parameters")
@@ -86,6 +86,26 @@ def optimizer_time(
     0.01
     """
     return updated_parameters * optimizer_traffic / effective_memory_bandwidth + optimizer_fixed_seconds
+
+
+@formula(symbol="t_NS", cite="jordan2024", valid="matrices of hidden by wider; five iterations")
+def orthogonalise_time(
+    updated_parameters: Count,
+    hidden: Count,
+    orthogonalises: Flag,
+    peak: FlopPerSecond,
+    gemm_efficiency: Ratio,
+    iterations: Count = 5.0,
+    products: Count = 3.0,
+    flop_per_multiply_add: Flop = 2.0,
+) -> Seconds:
+    """Time of Muon's Newton-Schulz iterations: three products a step, each of hidden multiply-adds a parameter.
+
+    >>> round(float(orthogonalise_time(1e8, 8192, 1, 1e15, 0.8)), 5)
+    0.03072
+    """
+    flops = flop_per_multiply_add * products * iterations * hidden * updated_parameters
+    return orthogonalises * flops / (gemm_efficiency * peak)
 
 
 @formula(symbol="t_off", cite="rajbhandari2020", valid="states on the host")

@@ -218,7 +218,9 @@ def logits_excess(passing: Bytes, working: Bytes) -> Bytes:
     return passing - working
 
 
-@formula(symbol="-min(M_g, M_act+M_pass-M_work)", cite="lv2023", valid="one micro-batch a step, gradients freed after it")
+@formula(
+    symbol="-min(M_g, M_act+M_pass-M_work)", cite="lv2023", valid="one micro-batch a step, gradients freed after it"
+)
 def shared_by_gradients(gradients: Bytes, activations: Bytes, passing: Bytes, working: Bytes, freed: Flag) -> Bytes:
     """Bytes, as a negative part, that gradients and activations do not hold at once when gradients are freed each step.
 

@@ -125,6 +125,38 @@ def queue_empty_time(frames: Count, under_way: Count, throughput: PerSecond) -> 
     return np.maximum((frames - under_way) / throughput, 0.0)
 
 
+@formula(symbol="t_L", cite="cox1962", valid="mean_time > 0; latest >= 0")
+def latest_remainder(mean_time: Seconds, latest: Ratio) -> Seconds:
+    """From the empty queue to the last frame: `latest` mean frame times.
+
+    `latest` is the expectation of the largest remainder, ∫ 1 - Π(1 - S_H)^machines, integrated numerically.
+
+    >>> float(latest_remainder(730.0, 3.5))
+    2555.0
+    """
+    return mean_time * latest
+
+
+@formula(symbol="T", cite="graham1969", valid="times > 0")
+def farm_makespan(queue: Seconds, in_turns: Seconds, work: Seconds) -> Seconds:
+    """How long the farm takes: as a queue, no longer than machines that take turns, no shorter than the work.
+
+    >>> float(farm_makespan(105.0, 110.0, 100.0)), float(farm_makespan(105.0, 102.0, 100.0))
+    (105.0, 102.0)
+    """
+    return np.maximum(np.minimum(queue, in_turns), work)
+
+
+@formula(symbol="T_L", cite="graham1969", valid="times > 0")
+def longest_first_makespan(work: Seconds, longest: Seconds, makespan: Seconds) -> Seconds:
+    """Longest frames first: the work or the longest frame, whichever is more, and no longer than any order.
+
+    >>> float(longest_first_makespan(100.0, 80.0, 105.0)), float(longest_first_makespan(100.0, 130.0, 140.0))
+    (100.0, 130.0)
+    """
+    return np.minimum(np.maximum(work, longest), makespan)
+
+
 @formula(symbol="T_B", cite="graham1969", valid="throughput > 0")
 def farm_work_time(frames: Count, throughput: PerSecond) -> Seconds:
     """The work over the rate of all machines: no order of the frames is faster.
