@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpucalc.errors import UsageError, nearest
+from gpucalc.errors import UsageError, nearest, shown
 from gpucalc.vocabulary import (
     CP_KINDS,
     FITS,
@@ -27,7 +27,7 @@ from gpucalc.vocabulary import (
 )
 
 LARGEST = 1e15  # nothing that a cell of the schema counts comes near it
-SHOWN = 60  # characters of a wrong cell that an error repeats
+SMALLEST = 1e-15  # nor is anything that it measures so small
 
 _YES = {"yes", "true", "1", "1.0", "y"}
 _NO = {"no", "false", "0", "0.0", "n"}
@@ -133,7 +133,7 @@ INPUT_COLUMNS = (
     _flag("offload_activations", "activations held in host memory", "no"),
     _choice("optimizer", OPTIMIZERS, "optimizer, which sets the state held per parameter", "adam"),
     _int("lora_rank", "rank of the adapters of method lora or qlora", "16", "rank"),
-    Column("lora_targets", "text", "adapted projections: qv, attention, all, or q, k, v, o, mlp joined by +", "attention"),
+    Column("lora_targets", "text", "adapted projections: qv, attention, all, or q k v o mlp joined by +", "attention"),
     _choice("quantisation", QUANTISATIONS, "how the frozen base of an adapter method is stored", "nf4-dq with qlora"),
     _flag("train_embeddings", "embedding and head train beside the adapters", "no"),
     _flag("optimizer_in_backward", "each layer is updated in the backward pass and its gradients freed", "no"),
@@ -233,26 +233,22 @@ KINDS: dict[str, tuple[str, ...]] = {
 }
 
 
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= SHOWN else text[: SHOWN - 1] + "…")
-
-
 def _number(column: Column, text: str) -> float:
     if not _NUMBER.fullmatch(text):
-        raise UsageError(f"{column.name} is {_shown(text)}, expected a number")
+        raise UsageError(f"{column.name} is {shown(text)}, expected a number")
     value = float(text)
     if not math.isfinite(value) or abs(value) > LARGEST:
-        raise UsageError(f"{column.name} is {_shown(text)}, which is too large (at most {LARGEST:g})")
+        raise UsageError(f"{column.name} is {shown(text)}, which is too large (at most {LARGEST:g})")
     return value
 
 
 def _whole(column: Column, text: str) -> int:
     value = _number(column, text)
     if value != int(value):
-        raise UsageError(f"{column.name} is {_shown(text)}, expected a whole number such as {max(1, round(value))}")
+        raise UsageError(f"{column.name} is {shown(text)}, expected a whole number such as {max(1, round(value))}")
     if not column.minimum <= value <= column.maximum:
         most = f" to {column.maximum:g}" if column.maximum < LARGEST else " or more"
-        raise UsageError(f"{column.name} is {_shown(text)}, expected {column.minimum:g}{most}")
+        raise UsageError(f"{column.name} is {shown(text)}, expected {column.minimum:g}{most}")
     return int(value)
 
 
@@ -265,7 +261,7 @@ def _chosen(column: Column, text: str) -> str:
         return "yes" if folded in _YES else "no"
     near = nearest(word, column.choices, 1)
     hint = f"; did you mean {near[0]}?" if near else f"; known: {', '.join(column.choices)}"
-    raise UsageError(f"{column.name} is {_shown(text)}{hint}")
+    raise UsageError(f"{column.name} is {shown(text)}{hint}")
 
 
 def _answer(column: Column, text: str) -> bool:
@@ -273,13 +269,13 @@ def _answer(column: Column, text: str) -> bool:
         return True
     if text.casefold() in _NO:
         return False
-    raise UsageError(f"{column.name} is {_shown(text)}, expected yes or no")
+    raise UsageError(f"{column.name} is {shown(text)}, expected yes or no")
 
 
 def _month(column: Column, text: str) -> str:
     match = re.fullmatch(r"(\d{4})-(\d{2})(?:-\d{2})?", text)
     if not match or not 1 <= int(match[2]) <= 12:
-        raise UsageError(f"{column.name} is {_shown(text)}, expected a month such as 2025-06")
+        raise UsageError(f"{column.name} is {shown(text)}, expected a month such as 2025-06")
     return f"{match[1]}-{match[2]}"
 
 
@@ -303,7 +299,9 @@ def parse_cell(column: Column | str, text: str) -> Any:
         case "number":
             value = _number(record, text)
             if value <= 0:
-                raise UsageError(f"{record.name} is {_shown(text)}, expected more than 0")
+                raise UsageError(f"{record.name} is {shown(text)}, expected more than 0")
+            if value < SMALLEST:
+                raise UsageError(f"{record.name} is {shown(text)}, which is too small (at least {SMALLEST:g})")
             return value
         case "choice":
             return _chosen(record, text)
@@ -372,9 +370,9 @@ def parse_setting(pair: str) -> tuple[str, Any]:
     name, equals, text = pair.partition("=")
     name = name.strip().replace("-", "_")
     if not equals or not name or not text.strip():
-        raise UsageError(f"--set {_shown(pair)} is not key=value; write for example --set tp=8")
+        raise UsageError(f"--set {shown(pair)} is not key=value; write for example --set tp=8")
     if name not in INPUT or name in MEASURED:
         near = nearest(name, [n for n in INPUT if n not in MEASURED], 2)
         hint = f"; did you mean {' or '.join(near)}?" if near else "; any column of the row schema can be set"
-        raise UsageError(f"--set: unknown column {_shown(name)}{hint}")
+        raise UsageError(f"--set: unknown column {shown(name)}{hint}")
     return name, parse_cell(INPUT[name], text)

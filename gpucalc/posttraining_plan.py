@@ -150,7 +150,8 @@ def largest(method: str, job: Job, db: Database, extra: Mapping[str, Any]) -> di
 
     cp = cells["cp"]
     unit = SEQUENCE_STEP * cp
-    longest = min(MOST_TOKENS, job.model.max_seq_len or MOST_TOKENS)
+    # As long as the model takes, but no shorter than what is asked for.
+    longest = min(MOST_TOKENS, max(job.model.max_seq_len, cells["seq_len"]) if job.model.max_seq_len else MOST_TOKENS)
     micro = _most(lambda n: batch(n * step), fits, MOST_SEQUENCES // step)
     sequence = _most(lambda n: {"seq_len": n * unit}, fits, max(1, longest // unit))
     return {"largest_micro_batch": micro * step or None, "largest_seq_len": sequence * unit or None}
@@ -226,6 +227,7 @@ def _policy_answer(policy: Policy, ledger: Ledger, training: Ledger, job: Job) -
         "scoring_s": at("time/log-probabilities") + at("time/reference") + at("time/reward"),
         "update_s": at("time/update") + at("time/critic"),
         "sync_s": at("time/sync"),
+        "controller_s": float(ledger.columns["driver_seconds"]),
         "pred_tokens_per_s_per_gpu": tokens / step / policy.n_gpus,
         "pred_peak_mem_gib": at("memory/total") / 2**30,
         "update_gib": at("memory/update") / 2**30,
@@ -245,7 +247,8 @@ def summary(method: str, answers: Sequence[Answer]) -> list[str]:
             f"Fastest split: {row['split']}; a step takes {row['pred_step_time_s']:.1f} s, of which generation "
             f"{row['generation_s']:.1f} s (its tail {row['tail_s']:.1f} s), log-probabilities "
             f"{row['scoring_s']:.1f} s, "
-            f"update {row['update_s']:.1f} s, weight synchronisation {row['sync_s']:.1f} s."
+            f"update {row['update_s']:.1f} s, weight synchronisation {row['sync_s']:.1f} s, "
+            f"the controller {row['controller_s']:.1f} s."
         ]
         if other:
             lines.append(f"Next: {other.row['split']}, {other.row['pred_step_time_s']:.1f} s.")
@@ -258,9 +261,11 @@ def summary(method: str, answers: Sequence[Answer]) -> list[str]:
         f"{row['sharding']}{stored}."
     ]
     if row.get("largest_micro_batch"):
+        longest = row["largest_seq_len"] or 0
+        whole = ", as many as the model takes" if job.model.max_seq_len and longest >= job.model.max_seq_len else ""
+        recomputed = "" if job.cells.get("recompute") else " Both with all layers recomputed."
         lines.append(
             f"Largest micro-batch at {job.cells['seq_len']:,} tokens: {row['largest_micro_batch']:,}; longest sequence "
-            "at "
-            f"micro-batch {job.cells['micro_batch']}: {row['largest_seq_len'] or 0:,} tokens."
+            f"at micro-batch {job.cells['micro_batch']}: {longest:,} tokens{whole}.{recomputed}"
         )
     return lines

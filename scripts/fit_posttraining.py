@@ -5,7 +5,8 @@
 Fitted are, to memory of the Hugging Face Trainer, the bytes per logit of `eager` and what a job alone on its GPU
 takes beside its tensors (`device_fixed_alone`), and, to steps of reinforcement learning, the constants of
 hardware_db/calibration/posttraining.csv. Each row is then predicted twice more: with its model family (of its
-source) left out of the fit, and with its whole source left out, for which the priors stand where no other source informs a constant.
+source) left out of the fit, and with its whole source left out, for which the priors stand where no other source
+informs a constant.
 Doubtful rows are never fitted. Deterministic.
 """
 
@@ -163,7 +164,7 @@ def main() -> None:
 
 
 def _without_hooks(records: Sequence[dict[str, str]], db: Database, held: dict[str, dict[str, Any]]) -> None:
-    """Rows under ZeRO-3 with the source left out, and Qwen-1.8B left out: without the host time read from that model."""
+    """Rows under ZeRO-3 with the source, or Qwen-1.8B, left out: without the host time read from that model."""
     for record in records:
         if "Qwen" not in record["source"]:
             continue

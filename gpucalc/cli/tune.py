@@ -20,7 +20,7 @@ SUPERVISED_OUT = (
     *("largest_micro_batch", "largest_seq_len", "sharding"),
 )
 POLICY_OUT = (
-    *("split", "pred_fit", "pred_step_time_s", "generation_s", "tail_s", "scoring_s", "update_s", "sync_s"),
+    *("split", "pred_fit", "pred_step_time_s", "generation_s", "tail_s", "scoring_s", "update_s", "sync_s", "controller_s"),
     *("pred_tokens_per_s_per_gpu", "pred_peak_mem_gib", "update_gib", "engine_gib", "layout"),
 )
 
@@ -39,6 +39,7 @@ _HEADINGS = {
     "scoring_s": _seconds("scoring_s", "log-probs"),
     "update_s": _seconds("update_s", "update"),
     "sync_s": _seconds("sync_s", "sync"),
+    "controller_s": _seconds("controller_s", "controller"),
     "update_gib": Column("update_gib", "number", "", unit="GiB", heading="training", decimals=1),
     "engine_gib": Column("engine_gib", "number", "", unit="GiB", heading="engine", decimals=1),
 }
@@ -55,7 +56,9 @@ Text = Optional[str]
 
 def tune(
     model: opt.Model = None,
-    method: Annotated[Text, typer.Option("--method", metavar="NAME", help=f"{', '.join(METHODS)}.")] = None,
+    method: Annotated[
+        Text, typer.Option("--method", metavar="NAME", help=f"{', '.join(METHODS)}; sft trains all weights.")
+    ] = None,
     gpu: opt.Gpu = None,
     gpus: opt.Gpus = None,
     seq_len: opt.SeqLen = None,
@@ -73,7 +76,7 @@ def tune(
     sample_tokens: Annotated[
         Text,
         typer.Option(
-            "--sample-tokens", metavar="N", help="Mean tokens of samples padded to --seq-len; packed without."
+            "--sample-tokens", metavar="N", help="Mean tokens of padded samples; packed without."
         ),
     ] = None,
     precomputed: Annotated[
