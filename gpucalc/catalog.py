@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gpucalc.errors import DataError, UsageError, nearest
+from gpucalc.toml_text import parse_toml
 from gpucalc.units import parse_quantity
 
 MAX_FILE_BYTES = 1 << 20
@@ -267,9 +268,9 @@ def read_toml(path: Path, root: Path) -> dict[str, Any]:
     """The table of a TOML file, with the guards of `read_text`."""
     text = read_text(path, root)
     try:
-        return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise DataError(f"{_label(path, root)}: not valid TOML: {error or 'nested too deeply'}") from None
+        return parse_toml(text)
+    except tomllib.TOMLDecodeError as error:
+        raise DataError(f"{_label(path, root)}: not valid TOML: {str(error)[:200]}") from None
 
 
 def list_files(dirs: Sequence[Path], folder: str) -> dict[str, tuple[Path, Path]]:
@@ -287,6 +288,8 @@ def list_files(dirs: Sequence[Path], folder: str) -> dict[str, tuple[Path, Path]
 
 def _names(place: Path, root: Path) -> list[str]:
     try:
+        if not place.resolve().is_relative_to(root.resolve()):
+            raise DataError(f"{_label(place, root)}: a link that leads out of its folder is not followed")
         return sorted(name for name in os.listdir(place) if not name.startswith("."))
     except OSError as error:
         raise DataError(f"{_label(place, root)}: cannot be listed: {error.strerror}") from None
@@ -399,6 +402,9 @@ def check(dirs: Iterable[str | os.PathLike[str]] = ()) -> list[str]:
         for folder, cls in KINDS.items():
             if os.path.lexists(root / folder) and not (root / folder).is_dir():
                 problems.append(f"{_label(root / folder, root)}: must be a folder")
+            elif not (root / folder).resolve().is_relative_to(root.resolve()):
+                problems.append(f"{_label(root / folder, root)}: a link that leads out of its folder is not followed")
+                return problems
             elif (root / folder).is_dir():
                 odd = [name for name in _names(root / folder, root) if not name.endswith(".toml")]
                 problems += [

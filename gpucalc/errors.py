@@ -46,6 +46,29 @@ class InfeasibleError(GpucalcError):
     status = ExitStatus.INFEASIBLE
 
 
+SHOWN = 60  # characters of a wrong value that an error repeats
+
+
+def shown(text: str) -> str:
+    """A value as an error repeats it: quoted, and cut where it is long.
+
+    >>> shown("abc"), len(shown("a" * 1000))
+    ("'abc'", 62)
+    """
+    return repr(text if len(text) <= SHOWN else text[: SHOWN - 1] + "…")
+
+
+def readable(sentence: str, most: int = 300) -> str:
+    """A sentence whose longest words, such as an argument that fills the screen, lose their middle.
+
+    >>> len(readable("cannot read " + "a" * 100_000))
+    313
+    """
+    import re
+
+    return re.sub(rf"\S{{{most},}}", lambda word: f"{word[0][: most - 100]}…{word[0][-100:]}", sentence)
+
+
 def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
     """The known names closest to `name`, best first; case and punctuation do not matter.
 
@@ -56,7 +79,7 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
 
     names = list(known)
     folded = {n.casefold(): n for n in names}
-    wanted = name.casefold()
+    wanted = name[:200].casefold()
     starts = [n for f, n in folded.items() if wanted and (f.startswith(wanted) or wanted.startswith(f))]
     close = [folded[f] for f in difflib.get_close_matches(wanted, list(folded), n=count, cutoff=0.5)]
     ranked = list(dict.fromkeys(starts[:count] + close)) if len(wanted) > 2 else close
@@ -67,11 +90,13 @@ def unknown(kind: str, name: str, known: Iterable[str], hint: str = "") -> Usage
     """The error for a name that is not in `known`, with the nearest ones."""
     names = list(known)
     near = nearest(name, names)
-    text = f"unknown {kind} {name!r}"
+    text = f"unknown {kind} {shown(name)}"
     if near:
         text += "; did you mean " + " or ".join(near) + "?"
-    elif len(names) <= 12:
+    elif len(names) <= 24:
         text += "; known: " + ", ".join(names)
+    elif not hint:
+        text += "; known: " + ", ".join(names[:8]) + f" and {len(names) - 8} more"
     if hint:
         text += f" ({hint})"
     return UsageError(text)

@@ -7,6 +7,7 @@ the defaults of cells that a row leaves empty. It is chosen by name, or by frame
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -61,6 +62,8 @@ class Profile:
 def _constant(file: str, name: str, raw: Any) -> Constant:
     if not isinstance(raw, dict) or not isinstance(raw.get("value"), int | float):
         raise DataError(f"{file}: constants.{name}: expected a table with value, unit, origin and why")
+    if isinstance(raw["value"], bool) or not math.isfinite(raw["value"]):
+        raise DataError(f"{file}: constants.{name}.value: expected a finite number")
     return Constant(float(raw["value"]), str(raw.get("unit", "")), str(raw.get("origin", "")), str(raw.get("why", "")))
 
 
@@ -74,7 +77,8 @@ def load_profile(name: str, dirs: tuple[Path, ...]) -> Profile:
     if name not in files:
         raise unknown("profile", name, profile_names(dirs))
     path, root = files[name]
-    raw = catalog.read_toml(path, root)
+    raw = _tables(path, root)
+    _refuse_circle(name, files)
     base = load_profile(str(raw["extends"]), dirs) if "extends" in raw else None
     constants = dict(base.constants) if base else {}
     constants |= {n: _constant(path.name, n, c) for n, c in raw.get("constants", {}).items()}
@@ -82,6 +86,33 @@ def load_profile(name: str, dirs: tuple[Path, ...]) -> Profile:
     words = (name, *(str(f).casefold() for f in raw.get("frameworks", ())))
     since, until = str(raw.get("since", "")), str(raw.get("until", ""))
     return Profile(name, str(raw.get("title", name)), words, since, until, constants, defaults)
+
+
+def _tables(path: Path, root: Path) -> dict[str, Any]:
+    """A profile's file; DataError where an entry is not of the kind that every profile has there."""
+    raw = catalog.read_toml(path, root)
+    kinds: dict[str, tuple[type, str]] = {
+        **dict.fromkeys(("constants", "defaults"), (dict, "a table")),
+        **dict.fromkeys(("extends", "title", "since", "until"), (str, "text")),
+        "frameworks": (list, "a list of names"),
+    }
+    wrong = [
+        f"{path.name}: {key}: expected {said}"
+        for key, (kind, said) in kinds.items()
+        if key in raw and not isinstance(raw[key], kind)
+    ]
+    if wrong:
+        raise DataError(*wrong)
+    return raw
+
+
+def _refuse_circle(name: str, files: dict[str, tuple[Path, Path]]) -> None:
+    """DataError where a profile extends itself, over however many others."""
+    seen = [name]
+    while (following := _tables(*files[seen[-1]]).get("extends")) in files:
+        if following in seen:
+            raise DataError(f"{files[name][0].name}: extends: {' → '.join([*seen, following])} is a circle")
+        seen.append(following)
 
 
 def profile_names(dirs: Sequence[Path]) -> list[str]:

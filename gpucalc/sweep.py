@@ -93,7 +93,8 @@ def data_fingerprint(models: tuple[str, ...], dirs: tuple[str, ...]) -> str:
     for root in catalog.database_dirs(dirs):
         for path in sorted(p for p in root.rglob("*") if p.suffix in {".toml", ".csv"}):
             known.update(path.relative_to(root).as_posix().encode())
-            known.update(path.read_bytes())
+            if path.is_file() and path.resolve().is_relative_to(root.resolve()):  # nothing else is read from it
+                known.update(path.read_bytes())
     for name in models:
         path = Path(name)
         file = path / "config.json" if path.is_dir() else path

@@ -32,6 +32,7 @@ from typing import Any
 
 from gpucalc.columns import INPUT, MEASURED, parse_cell
 from gpucalc.errors import DataError, UsageError, nearest
+from gpucalc.toml_text import parse_toml
 
 BEST = {"best": 1}
 ALL, PARETO = "all", "pareto"
@@ -114,11 +115,11 @@ def read_spec(path: str) -> Spec:
     if len(data) > LARGEST_FILE:
         raise DataError(f"{path} is larger than {LARGEST_FILE >> 20} MiB; a spec is a small TOML file")
     try:
-        document = tomllib.loads(data.decode("utf-8"))
+        document = parse_toml(data.decode("utf-8"))
     except UnicodeDecodeError:
         raise DataError(f"{path} is not UTF-8 text; a spec is a TOML file") from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise DataError(f"{path} is not TOML: {str(error)[:200] or 'nested too deeply'}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise DataError(f"{path} is not TOML: {str(error)[:200]}") from None
     try:
         return parse_spec(document)
     except UsageError as error:

@@ -252,7 +252,7 @@ def test_the_database_is_found_in_the_layout_of_a_wheel(tmp_path):
     package = Path(catalog.__file__).parent
     installed = tmp_path / "site" / "gpucalc"
     installed.mkdir(parents=True)
-    for name in ("__init__.py", "errors.py", "units.py", "catalog.py", "hardware.py"):
+    for name in ("__init__.py", "errors.py", "toml_text.py", "units.py", "catalog.py", "hardware.py"):
         shutil.copy(package / name, installed / name)
     shutil.copytree(catalog.shipped(), installed / "hardware_db")
     code = "from gpucalc import catalog; print(catalog.shipped()); print(catalog.check())"

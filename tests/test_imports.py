@@ -15,7 +15,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # A module may import modules of its own rank and of lower ones.
 RANKS = (
-    ("errors", "units", "vocabulary"),
+    ("errors", "units", "vocabulary", "toml_text"),
     ("formula", "columns", "label"),
     ("ledger", "rows"),
     ("formulas",),

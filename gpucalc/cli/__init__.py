@@ -7,7 +7,7 @@ import os
 import sys
 from typing import NoReturn
 
-from gpucalc.errors import ExitStatus, GpucalcError, UsageError
+from gpucalc.errors import ExitStatus, GpucalcError, UsageError, readable
 
 
 def main() -> NoReturn:
@@ -62,7 +62,7 @@ def _run(arguments: list[str]) -> int:
         if not is_usage_error(error):
             raise
         sys.stdout.flush()
-        print(usage_sentence(error), file=sys.stderr)
+        print(readable(usage_sentence(error)), file=sys.stderr)
         return ExitStatus.USAGE
     return status if isinstance(status, int) else ExitStatus.OK
 
@@ -89,7 +89,7 @@ def _fail(sentence: str, status: int) -> int:
     except OSError:
         _abandon_stdout()
     with contextlib.suppress(OSError):  # nobody may be left to hear it; the status says it too
-        print(f"gpucalc: {sentence}", file=sys.stderr, flush=True)
+        print(f"gpucalc: {readable(sentence)}", file=sys.stderr, flush=True)
     return status
 
 

@@ -66,7 +66,7 @@ def import_(
     import os
 
     if path is not None and not os.path.exists(path):
-        raise UsageError(f"{path} does not exist; name a config.json or the folder that holds it")
+        raise UsageError(f"{path or repr(path)} does not exist; name a config.json or the folder that holds it")
     _describe(path, form, "models import path/to/config.json")
 
 

@@ -90,7 +90,7 @@ def scale(
     mode = _word("--mode", mode, MODES)
     shape = _word("--straggler-shape", straggler_shape, SHAPES)
     cells = opt.job_cells(
-        opt.stated_options(locals()),
+        opt.stated_options({**locals(), "gpus": None}),  # a list of counts, and no cell
         settings,
         parse_label(layout) if layout is not None else None,
     )

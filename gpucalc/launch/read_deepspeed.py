@@ -73,7 +73,8 @@ def _document(text: str) -> tuple[dict[str, Any], Command | None]:
         except RecursionError:
             raise DataError("the JSON is nested too deeply") from None
         except ValueError as error:
-            where = f"line {error.lineno}: {error.msg}" if isinstance(error, json.JSONDecodeError) else str(error)
+            at = f"line {error.lineno}: {error.msg}" if isinstance(error, json.JSONDecodeError) else ""
+            where = at or str(error).split(";")[0]
             raise DataError(f"the DeepSpeed configuration is not JSON ({where})") from None
         return found, None
     script = read_script(text)

@@ -13,6 +13,7 @@ from typing import Any
 from gpucalc.errors import DataError
 from gpucalc.launch.command import Command, find_command
 from gpucalc.launch.shell import missing, read_script
+from gpucalc.toml_text import parse_toml
 
 KNOWN = frozenset(
     re.findall(
@@ -49,7 +50,7 @@ SILENT = frozenset(
 def settings(text: str) -> tuple[dict[str, Any], Command | None]:
     """The values of a text, and the command that starts it where it is a script."""
     try:
-        return _flat(tomllib.loads(text)), None
+        return _flat(parse_toml(text)), None
     except tomllib.TOMLDecodeError as error:
         if any(line.lstrip().startswith("[") and line.rstrip().endswith("]") for line in text.splitlines()):
             documents = _documents(text)
@@ -79,7 +80,7 @@ def _documents(text: str) -> tuple[dict[str, Any], Command | None] | None:
         return None
     for document in documents:
         try:
-            return _flags(text, _flat(tomllib.loads(document)))
+            return _flags(text, _flat(parse_toml(document)))
         except tomllib.TOMLDecodeError:
             continue
     return None
