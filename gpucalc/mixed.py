@@ -100,6 +100,10 @@ def plan_mixed(
     """
     options: dict[str, Any] = {"causal_flops": causal_flops, "profile": profile, "fabric": fabric}
     stated = {n: v for n, v in cells.items() if v is not None and n not in {"gpu", "n_gpus"}}
+    if stated.get("schedule", "1f1b") not in {"1f1b", "none"} or stated.get("vpp", 1) > 1:
+        raise UsageError(
+            "on several kinds of GPU the schedule is 1f1b without chunks: others do not bear unequal stages"
+        )
     if "global_batch" not in stated:
         raise UsageError("global_batch is not stated; how many sequences has a step?")
     kinds = _kinds(stated, parts, db, options)

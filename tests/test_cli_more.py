@@ -102,6 +102,8 @@ def test_hpc_list_benchmarks_and_measured_codes() -> None:
         ("plan llama-3.1-8b --gpu a100-sxm-80gb:8,h1000:8 --seq-len 4096 --global-batch 64", "unknown GPU"),
         ("plan llama-3.1-8b --gpu a100-sxm-80gb:8,h100-sxm-80gb:8 --precision fp8 --seq-len 4096 --global-batch 64",
          "does not support fp8"),
+        ("plan llama-3.1-8b --gpu a100-sxm-80gb:8,h100-sxm-80gb:8 --schedule zb-h1 --seq-len 4096 --global-batch 64",
+         "unequal stages"),
         ("validate --kind hetro", "did you mean"),
     ],
 )  # fmt: skip

@@ -26,6 +26,7 @@ ROWS = (
     "bound",
     "fit",
 )
+ROOTS = ("time/step", "time/run", "metric/rate", "memory/resident")
 CURVE = tuple(f * 2**k for k in range(18) for f in (1,)) + tuple(3 * 2**k for k in range(16))
 
 
@@ -84,7 +85,9 @@ def hpc(
     asked |= {"--halo": halo, "--reductions": reductions, "--precision": precision}
     if word in codes.LIST_BENCHMARKS:
         _refuse(word, asked)
-        return _list_benchmark(codes, known, word, _device(database, gpu), counts or [1], form, columns, no_header)
+        return _list_benchmark(
+            database, codes, known, word, _device(database, gpu), counts or [1], form, columns, no_header
+        )
     if word in known["scaling"]:
         _refuse(word, asked)
         return _fitted(codes, known["scaling"][word], word, gpu, database, counts, form, columns, no_header)
@@ -103,7 +106,7 @@ def hpc(
     if len(counts) == 1:
         columns_ = codes.question(chosen, cluster, counts, total, known, **options)
         ledger = codes.estimate_kernel(columns_, trace=True)
-        _write_one(codes, chosen, device, counts[0], total[0], ledger, form, columns, no_header)
+        _write_one(database, codes, chosen, device, counts[0], total[0], ledger, form, columns, no_header)
     else:
         rows = codes.scaling_rows(chosen, cluster, counts, total, known, weak=units_per_gpu is not None, **options)
         emit_rows(form, ROWS, rows, columns, not no_header)
@@ -203,6 +206,7 @@ def _half(codes: Any, kernel: Any, cluster: Any, units: float, known: Any, optio
 
 
 def _write_one(
+    db: Any,
     codes: Any,
     kernel: Any,
     device: Any,
@@ -213,7 +217,8 @@ def _write_one(
     columns: str | None,
     no_header: bool,
 ) -> None:
-    from gpucalc.render.explain import ledger_terms, tree
+    from gpucalc.explaining import ledger_tree
+    from gpucalc.render.explain import tree
     from gpucalc.render.table import significant
 
     def at(path: str) -> float:
@@ -233,7 +238,7 @@ def _write_one(
         "memory_gib": at("memory/resident") / 2**30,
         "bound": codes.bound_of(ledger),
     }
-    _write(form, answer, ledger_terms(ledger), columns, no_header, tree, significant)
+    _write(form, answer, ledger_tree(ledger, db, ROOTS), columns, no_header, tree, significant)
 
 
 def _write(
@@ -249,6 +254,7 @@ def _write(
 
 
 def _list_benchmark(
+    db: Any,
     codes: Any,
     known: Any,
     name: str,
@@ -258,7 +264,8 @@ def _list_benchmark(
     columns: str | None,
     no_header: bool,
 ) -> int:
-    from gpucalc.render.explain import ledger_terms, tree
+    from gpucalc.explaining import ledger_tree
+    from gpucalc.render.explain import tree
     from gpucalc.render.table import significant
 
     answers, terms = [], []
@@ -275,7 +282,7 @@ def _list_benchmark(
         if name == "hpl":
             answer |= {"order": float(ledger["hpl/order"]), "run_time_s": float(ledger["time/run"])}
         answers.append(answer)
-        terms = ledger_terms(ledger)
+        terms = ledger_tree(ledger, db, ROOTS)
     if len(answers) == 1:
         _write(form, answers[0], terms, columns, no_header, tree, significant)
     else:

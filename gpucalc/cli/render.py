@@ -15,6 +15,7 @@ from gpucalc.errors import ExitStatus, UsageError, unknown
 
 YEAR = 365.25 * 86400
 FEW_ROUNDS = 3  # frames a machine below which the closed form may be 10 % off
+ROOTS = ("farm/random", "farm/longest-first", "farm/work", "farm/store")
 ORDERS = ("random", "longest-first")
 
 
@@ -109,7 +110,7 @@ def render(
         licence_price=_price("--licence-price", licence_price, YEAR),
         licences=allowed or 0,
     )
-    _write(form, answer, ledger, columns)
+    _write(database, form, answer, ledger, columns)
     talk(*(f"note: {line}" for line in _notes(answer, farm, scores, base, first, parts)))
     return ExitStatus.OK
 
@@ -187,11 +188,12 @@ def _price(flag: str, text: str | None, seconds: float) -> float:
     return 0.0 if text is None else opt.positive_number(flag, text) / seconds
 
 
-def _write(form: str, answer: dict[str, Any], ledger: Any, columns: str | None) -> None:
-    from gpucalc.render.explain import ledger_terms, tree
+def _write(db: Any, form: str, answer: dict[str, Any], ledger: Any, columns: str | None) -> None:
+    from gpucalc.explaining import ledger_tree
+    from gpucalc.render.explain import tree
     from gpucalc.render.table import significant
 
-    terms = ledger_terms(ledger)
+    terms = ledger_tree(ledger, db, ROOTS)
     if form == "json":
         emit_document({**answer, "terms": terms})
     elif form == "table" and columns is None:
