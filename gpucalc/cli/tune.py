@@ -20,7 +20,8 @@ SUPERVISED_OUT = (
     *("largest_micro_batch", "largest_seq_len", "sharding"),
 )
 POLICY_OUT = (
-    *("split", "pred_fit", "pred_step_time_s", "generation_s", "tail_s", "scoring_s", "update_s", "sync_s", "controller_s"),
+    *("split", "pred_fit", "pred_step_time_s", "generation_s", "tail_s", "scoring_s", "update_s", "sync_s"),
+    "controller_s",
     *("pred_tokens_per_s_per_gpu", "pred_peak_mem_gib", "update_gib", "engine_gib", "layout"),
 )
 
