@@ -167,9 +167,7 @@ def serving_problems(cells: Mapping[str, Any], model: Model) -> list[str]:
         problems.append(f"ep={ep} needs a mixture of experts; {model.name} is dense")
     share = int(cells["attention_dp"])
     if dp % share:
-        problems.append(
-            f"attention_dp={share} does not divide dp={dp}; attention_dp={jobs.largest_divisor(dp, share)}"
-        )
+        problems.append(f"attention_dp={share} does not divide dp={dp}; attention_dp={jobs.largest_divisor(dp, share)}")
     elif model.experts:
         ranks = tp * share
         if ranks % ep:

@@ -157,10 +157,10 @@ def serve(
         found.append(resolve_serving({**cells, **layout, "n_gpus": gpus}, db, fabric))
     if not found:
         _refuse(cells, probe, db, fabric)
-    rows = _evaluated(found, price)
-    result = _ranked(rows, limits, cells, counts, top)
     if cells.get("n_gpus") is None and cells.get("rate") is not None:
-        result = _least(rows, found, limits, cells, counts, top, price)
+        result = _least(_evaluated([_full(job) for job in found], price), found, limits, cells, counts, top, price)
+    else:
+        result = _ranked(_evaluated(found, price), limits, cells, counts, top)
     result.candidates, result.evaluated = enumerated, len(found)
     result.job = _facts(probe, cells, limits)
     shown = {row["layout"] for row in result.rows}
@@ -394,6 +394,11 @@ def _rates_within(found: Sequence[ServingJob], limits: Limits) -> list[float]:
     kept = (last["time/ttft"] <= limits.ttft) & (last["time/tpot"] <= limits.tpot)
     kept &= repeated["concurrency"] <= last["memory/batch-limit"] * ranks
     return [float(v) for v in np.where(kept, repeated["rate"], 0.0).reshape(len(found), -1).max(axis=1)]
+
+
+def _full(job: ServingJob) -> ServingJob:
+    """The same layout with as many requests as fit: its rate is the one at which it saturates."""
+    return replace(job, columns={**job.columns, "fills": 1.0, "open_loop": 0.0})
 
 
 def _times(job: ServingJob, count: int) -> ServingJob:

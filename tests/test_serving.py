@@ -1,4 +1,4 @@
-"""Serving: published counts, physics that must hold whatever the constants are, and rows alone against rows in a batch."""
+"""Serving: published counts, physics that must hold whatever the constants are, rows alone against rows in a batch."""
 
 from __future__ import annotations
 

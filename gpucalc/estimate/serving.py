@@ -11,7 +11,7 @@ from gpucalc.estimate.serving_pass import Pass, add_pass, define_shapes
 from gpucalc.formulas import kv_cache, layer, serving
 from gpucalc.ledger import Columns, Ledger
 
-BISECTIONS = 22
+BISECTIONS = 18
 RESERVES = 1  # memory rule of an engine that admits a request only when its full length fits
 
 

@@ -75,7 +75,7 @@ def _positive(value: Any) -> Any:
 def _kernel(ledger: Ledger, p: Pass, part: str) -> dict[str, Any]:
     """Constants of the products of one part, as `gemm_time` names them."""
     c = ledger.columns
-    names = (*roofline_names(), "peak", "element_bytes", "output_bytes")
+    names = (*_constant_names(), "peak", "element_bytes", "output_bytes")
     found = {name: c[f"{part}_{name}"] for name in names}
     expanded = c[f"{part}_expanded"] > 0
     slower = np.where(expanded, c["expanded_efficiency"], 1.0) * np.where(c[f"{part}_fp4"] > 0, c["fp4_factor"], 1.0)
@@ -86,7 +86,7 @@ def _kernel(ledger: Ledger, p: Pass, part: str) -> dict[str, Any]:
     return found
 
 
-def roofline_names() -> tuple[str, ...]:
+def _constant_names() -> tuple[str, ...]:
     """Calibrated constants of a product."""
     return (
         "gemm_efficiency",
@@ -234,12 +234,12 @@ def _moved(ledger: Ledger, p: Pass, name: str, traffic: Any, kind_layers: Any) -
         f"{path}/one",
         roofline.memory_bound_time,
         traffic=traffic,
-        kernel_launch_seconds=c_launch(ledger, p),
+        kernel_launch_seconds=_launch(ledger, p),
     )
     ledger.add(path, layer.mean_over_layers, time=one, kind_layers=kind_layers)
 
 
-def c_launch(ledger: Ledger, p: Pass) -> Any:
+def _launch(ledger: Ledger, p: Pass) -> Any:
     """Launch of a memory-bound kernel in this pass."""
     return ledger.columns["kernel_launch_seconds"] * p.launch
 
