@@ -16,6 +16,8 @@ from gpucalc.model import Model as ResolvedModel
 from gpucalc.model import load_model, model_from_shape
 
 Databases = Sequence[str | os.PathLike[str]]
+# Options of the command line whose column has another name.
+OPTIONS = {"gpus": "n_gpus", "zero": "zero_stage", "inter_node_gbps": "inter_node_gbps_per_gpu"}
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,7 @@ def typed_cells(cells: Mapping[str, Any]) -> dict[str, Any]:
     known = [name for name in INPUT if name not in MEASURED]
     for name in cells:
         if name not in known:
-            near = nearest(name, known, 2)
+            near = [OPTIONS[name]] if name in OPTIONS else nearest(name, known, 2)
             problems.append(f"unknown argument {name!r}" + (f"; did you mean {' or '.join(near)}?" if near else ""))
     values, wrong = parse_row({name: cell_text(plain(value)) for name, value in cells.items() if name in known})
     if problems or wrong:

@@ -98,6 +98,12 @@ class Table(Sequence[R], Generic[R]):
             stream.write(text.getvalue())
         return None
 
+    def __str__(self) -> str:
+        """The table that a notebook shows, as text."""
+        from gpucalc.render.table import table
+
+        return table(self.shown_columns(), self.records())
+
     def _repr_html_(self) -> str:
         import html
 

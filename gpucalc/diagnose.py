@@ -233,6 +233,7 @@ def _summary(found: Diagnosis) -> list[str]:
         lines.append(f"most plausible: {best[0].cause.title}" + (f" ({best[0].says})" if best[0].says else ""))
     else:
         names = "; ".join(f.cause.title + (f" ({f.says})" if f.says else "") for f in best[:5])
+        names += f"; and {len(best) - 5} more" if len(best) > 5 else ""
         lines.append(
             f"{len(best)} causes explain it about equally well, and this measurement cannot tell them apart: {names}"
         )

@@ -322,19 +322,21 @@ def compare(
     if "gpu" not in other and "fabric" not in other:
         theirs = context
     found: list[Contender] = []
-    for mine, asked, cost in ((context, question, price), (theirs, changed, other_price)):
+    # What the count and the name of the GPUs leave out of the second cluster's name.
+    rest = "".join(f", {name}={value}" for name, value in other.items() if name not in {"gpu", "n_gpus"})
+    for mine, asked, cost, said in ((context, question, price, ""), (theirs, changed, other_price, rest)):
         if layout:
             stated = dict(layout)
             if asked is changed and "n_gpus" in other:
                 stated.pop("dp", None)
             outcome = _outcome(mine, {**asked, **stated})
             if outcome is not None:
-                found.append(Contender(_name(outcome), outcome, "stated", cost))
+                found.append(Contender(_name(outcome) + said, outcome, "stated", cost))
         if "n_gpus" in asked:
             best, _ = fastest(mine, asked)
             outcome = _outcome(mine, best)
             if outcome is not None:
-                found.append(Contender(_name(outcome), outcome, "fastest", cost))
+                found.append(Contender(_name(outcome) + said, outcome, "fastest", cost))
     return found
 
 

@@ -65,6 +65,9 @@ def diagnose(
     \b
     gpucalc diagnose llama-3.1-70b --gpu h100-sxm-80gb --gpus 64 --seq-len 8192 --global-batch 128
     --layout tp8-pp4-dp2-mbs1-zero1-sp --measured-step-time 21.5s
+
+    \b
+    gpucalc eval --from megatron run.sh --gpu h100-sxm-80gb | gpucalc diagnose - --measured-step-time 20s
     """
     from gpucalc.cli.explain import row_from_stdin
     from gpucalc.label import label_cells

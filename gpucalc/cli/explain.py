@@ -32,7 +32,8 @@ def explain(
     layout: opt.LayoutLabel = None,
     settings: opt.Settings = None,
     depth: Annotated[
-        Optional[str], typer.Option("--depth", metavar="N", help="Levels of the trees to print; all without it.")
+        Optional[str],
+        typer.Option("--depth", metavar="N", help="Levels of the main trees; all of all trees without it."),
     ] = None,
     form: opt.Format = "table",
     columns: opt.ColumnList = None,
@@ -48,6 +49,10 @@ def explain(
     \b
     gpucalc explain llama-3.1-70b --gpu h100-sxm-80gb --gpus 64 --seq-len 8192 --global-batch 128
     --layout tp8-pp4-dp2-mbs1-zero1-sp
+
+    \b
+    gpucalc plan llama-3.1-70b --gpu h100-sxm-80gb --gpus 64 --seq-len 8192 --global-batch 128 --top 1 -f csv
+    | gpucalc explain - --depth 2
     """
     from gpucalc.label import label_cells
 
@@ -62,7 +67,10 @@ def explain(
         base,
     )
     if base is None and layout is None and "tp" not in cells:
-        raise UsageError("which layout? write --layout with a label of plan, such as tp8-pp4-dp2-mbs1-zero1-sp")
+        raise UsageError(
+            "which layout? write --layout with a label of plan, such as tp8-pp4-dp2-mbs1-zero1-sp, or pipe the best: "
+            "gpucalc plan … --top 1 -f csv | gpucalc explain -"
+        )
     # A label that states dp says how many GPUs there are.
     opt.require(cells, "model", "gpu", *(() if "dp" in cells else ("n_gpus",)), "seq_len", "global_batch")
     database = opt.open_database(db)
@@ -85,9 +93,11 @@ def explain(
             }
         )
     elif form == "table" and columns is None:
+        from gpucalc.explaining import ROOTS
         from gpucalc.render.explain import tree
 
-        sys.stdout.write(tree(found.facts, found.terms, found.summary, deepest=deepest) + "\n")
+        roots = None if deepest is None else ROOTS
+        sys.stdout.write(tree(found.facts, found.terms, found.summary, deepest=deepest, roots=roots) + "\n")
     else:
         emit_rows(form, TERM_COLUMNS, found.terms, columns, not no_header)
 

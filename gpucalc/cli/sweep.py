@@ -36,6 +36,16 @@ def sweep(
 
     \b
     gpucalc sweep space.toml -o space.csv
+
+    A spec of 12 cells; each list multiplies their number:
+
+    \b
+    [product]
+    model = ["llama-3.1-8b", "llama-2-13b", "llama-3.1-70b"]
+    gpu = ["h100-sxm-80gb", "a100-sxm-80gb"]
+    global_batch = [128, 256]
+    n_gpus = 64
+    seq_len = 4096
     """
     from gpucalc.sweep_spec import read_spec
 

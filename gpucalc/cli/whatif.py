@@ -77,6 +77,10 @@ def whatif(
     \b
     gpucalc whatif llama-3.1-70b --gpu h100-sxm-80gb --gpus 64 --seq-len 8192 --global-batch 128
     --layout tp8-pp4-dp2-mbs1-zero1-sp
+
+    \b
+    gpucalc whatif llama-3.1-70b --gpu h100-sxm-80gb --gpus 64 --seq-len 8192 --global-batch 128
+    --against fabric=ib-hdr
     """
     from gpucalc.cli.explain import row_from_stdin
     from gpucalc.label import label_cells
@@ -201,7 +205,15 @@ def _contenders(found: Sequence[Any], form: str, columns: str | None, header: bo
     if not priced and form in {"table", "md"}:
         names = [n for n in CONTENDERS if n not in {"price_per_gpu_hour", "cost_per_million_tokens"}]
     _table_or_rows(names, rows, form, columns, header)
-    talk("", "speed-up is in tokens per second of the whole cluster, over the first row")
+    networks = {one.name: one.outcome.job.cluster for one in found if one.outcome.job.cluster.n_nodes > 1}
+    talk(
+        "",
+        "speed-up is in tokens per second of the whole cluster, over the first row",
+        *(
+            f"network of {name}: {cluster.network_bandwidth_per_gpu * 8 / 1e9:g} Gb/s per GPU ({cluster.network_basis})"
+            for name, cluster in networks.items()
+        ),
+    )
 
 
 def _needs(start: Any, needs: Sequence[Any], bound: float, form: str, columns: str | None, header: bool) -> None:

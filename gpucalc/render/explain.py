@@ -76,8 +76,12 @@ def tree(
     summary: Sequence[str],
     *,
     deepest: int | None = None,
+    roots: Sequence[str] | None = None,
 ) -> str:
-    """The facts a reader doubts first, the summary, the terms as a tree down to `deepest`, and the references."""
+    """The facts a reader doubts first, the summary, the terms as a tree down to `deepest`, and the references.
+
+    With `roots` only the trees below those terms are shown.
+    """
     lines = [facts(pairs)] if pairs else []
     if summary:
         lines += ["", *(part for line in summary for part in _wrap(one_line(line), ""))]
@@ -86,7 +90,7 @@ def tree(
     for term in terms:
         depth, path = _depth(term), str(term["path"])
         parents[depth + 1 :] = [path]
-        if deepest is not None and depth > deepest:
+        if (deepest is not None and depth > deepest) or (roots is not None and parents[1] not in roots):
             continue
         root = path.split("/", 1)[0]
         if depth == 0 and root != group:
