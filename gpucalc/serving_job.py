@@ -188,7 +188,9 @@ def serving_problems(cells: Mapping[str, Any], model: Model) -> list[str]:
     if model.max_seq_len and length > model.max_seq_len:
         rest = model.max_seq_len - cells["isl"]
         hint = (
-            f"osl={rest:,.0f} would fit" if rest >= 1 else f"isl={max(model.max_seq_len - cells['osl'], 1):,.0f} would"
+            f"osl={rest:,.0f} would fit"
+            if rest >= 1
+            else f"isl={max(model.max_seq_len - cells['osl'], 1):,.0f} would fit"
         )
         problems.append(
             f"isl + osl = {cells['isl']:,.0f} + {cells['osl']:,.0f} = {length:,.0f} tokens is beyond the context of "
