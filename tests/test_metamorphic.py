@@ -14,17 +14,7 @@ from gpucalc.ledger import Ledger
 
 FASTER = st.floats(1.0, 8.0)
 SLACK = 1 + 1e-9
-HIDDEN_TWICE = "reduction and gathering both hide behind the same window: a slower GPU may show a shorter step"
 STATES = ("weights", "gradients", "optimizer")
-
-
-def hides_once(ledger: Ledger) -> bool:
-    """Whether at most one data parallel collective outlasts the window behind which it hides."""
-    longer = [
-        value(ledger, f"dp/{kind}/exposed") > 0.2 * value(ledger, "stage/slowest")
-        for kind in ("reduce", "gather", "copies")
-    ]
-    return sum(longer) < 2
 
 
 def device_bound(ledger: Ledger) -> bool:
@@ -37,7 +27,6 @@ def device_bound(ledger: Ledger) -> bool:
     )
 
 
-@pytest.mark.xfail(strict=True, reason=HIDDEN_TWICE)
 def test_a_higher_peak_is_never_slower_when_gradients_outlast_the_step() -> None:
     cells = {"model": "llama-3.1-8b", "gpu": "v100-sxm2-32gb", "n_gpus": 2, "zero_stage": 1, "seq_len": 512}
     job = resolve(cells, database())
@@ -45,14 +34,12 @@ def test_a_higher_peak_is_never_slower_when_gradients_outlast_the_step() -> None
     assert value(faster, "time/step") <= value(changed(job), "time/step") * SLACK
 
 
-@pytest.mark.xfail(strict=True, reason="the upper bound counts one reduction, ZeRO-2 reduces every micro-batch")
 def test_the_upper_bound_counts_every_reduction_of_zero_2() -> None:
     cells = {"model": "mixtral-8x7b", "gpu": "v100-sxm2-32gb", "n_gpus": 24, "tp": 8, "pp": 3, "cp": 1, "ep": 1}
     ledger = solve({**cells, "n_gpus": 48, "cp": 2, "zero_stage": 2, "global_batch": 16, "seq_len": 512})
     assert value(ledger, "time/step") <= value(ledger, "bounds/upper") * 1.001
 
 
-@pytest.mark.xfail(strict=True, reason="the upper bound leaves out the reduction across hybrid sharding groups")
 def test_the_upper_bound_counts_the_copies_of_hybrid_sharding() -> None:
     cells = {"model": "llama-3.1-8b", "gpu": "v100-sxm2-32gb", "n_gpus": 4, "zero_stage": 3, "shard_group": 2}
     ledger = solve({**cells, "framework": "megatron-lm", "software_date": "2022-06", "seq_len": 512})
@@ -65,7 +52,7 @@ def test_the_upper_bound_counts_the_copies_of_hybrid_sharding() -> None:
 def test_more_bandwidth_is_never_slower(cells: dict[str, object], factor: float, column: str) -> None:
     job = resolve(cells, database())
     faster = changed(job, **{column: job.columns[column] * factor})
-    assume(hides_once(changed(job)) and device_bound(faster))
+    assume(device_bound(faster))
     assert value(faster, "time/step") <= value(changed(job), "time/step") * SLACK
 
 
@@ -74,7 +61,7 @@ def test_more_bandwidth_is_never_slower(cells: dict[str, object], factor: float,
 def test_a_higher_peak_is_never_slower(cells: dict[str, object], factor: float) -> None:
     job = resolve(cells, database())
     faster = changed(job, peak=job.columns["peak"] * factor, half_peak=job.columns["half_peak"] * factor)
-    assume(hides_once(faster) and device_bound(faster))
+    assume(device_bound(faster))
     assert value(faster, "time/step") <= value(changed(job), "time/step") * SLACK
 
 
@@ -84,7 +71,6 @@ def test_more_memory_changes_no_memory_that_is_stated_and_only_lowers_the_fill(
     cells: dict[str, object], factor: float
 ) -> None:
     job = resolve(cells, database())
-    assume(hides_once(changed(job)))
     before, after = changed(job), changed(job, usable_bytes=job.columns["usable_bytes"] * factor)
     assert value(after, "time/step") <= value(before, "time/step") * SLACK  # the least recomputation that fits
     if job.columns["recompute"] >= 0:
@@ -134,7 +120,6 @@ def test_recomputation_trades_memory_for_time(cells: dict[str, object]) -> None:
         assert kept[0] > kept[1]
     raw = [value(ledger, "activations/second/chosen") for ledger in (none, selective, full)]
     assert raw[0] >= raw[1] > raw[2]
-    assume(hides_once(none))
     times = [value(ledger, "time/step") for ledger in (none, selective, full)]
     assert times[0] <= times[1] * SLACK
     assert times[1] <= times[2] * SLACK or (
@@ -142,9 +127,6 @@ def test_recomputation_trades_memory_for_time(cells: dict[str, object]) -> None:
     )
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a share of the forward pass is repeated beside attention, which it holds already"
-)
 def test_selective_recomputation_never_costs_more_than_full_without_flash_on_fsdp() -> None:
     cells = {"model": "llama-3.1-8b", "gpu": "v100-sxm2-32gb", "framework": "fsdp", "seq_len": 8192}
     selective, full = (solve({**cells, "flash_attention": "no", "recompute": r}) for r in ("selective", "full"))
@@ -156,7 +138,6 @@ def test_selective_recomputation_never_costs_more_than_full_without_flash_on_fsd
 def test_recomputing_more_layers_costs_more_and_holds_less(cells: dict[str, object], share: int) -> None:
     fewer, more = (solve({**cells, "recompute": "full", "recompute_layers": n}) for n in (share, share + 1))
     assert value(more, "activations/second/chosen") <= value(fewer, "activations/second/chosen") * SLACK
-    assume(hides_once(fewer))
     assert value(more, "time/step") >= value(fewer, "time/step") / SLACK
 
 
@@ -192,7 +173,7 @@ def test_more_micro_batches_take_longer_and_thin_the_bubble(cells: dict[str, obj
 def test_a_longer_sequence_takes_longer_and_holds_more(cells: dict[str, object]) -> None:
     cells = {**cells, "recompute": "none"}
     short, long = solve(cells), solve({**cells, "seq_len": 2 * int(cells["seq_len"])})  # type: ignore[call-overload]
-    assert value(long, "time/step") > value(short, "time/step") / SLACK or not hides_once(short)
+    assert value(long, "time/step") > value(short, "time/step") / SLACK
     assert value(long, "memory/raw") > value(short, "memory/raw") / SLACK
     assert value(long, "flops/step") > 2 * value(short, "flops/step") / SLACK
 
