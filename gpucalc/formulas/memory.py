@@ -266,8 +266,8 @@ def memory_fill(raw: Bytes, capacity: Bytes) -> Ratio:
 def recompute_share(recompute: Count, recompute_layers: Count, stage_depth: Count, automatic: Ratio) -> Ratio:
     """Share of a stage's layers that is recomputed whole; `recompute_layers` 0 means all of them.
 
-    >>> float(recompute_share(2, 3, 12, 0.0)), float(recompute_share(2, 0, 12, 0.0)), float(recompute_share(-1, 0, 12, 0.5))
-    (0.25, 1.0, 0.5)
+    >>> [float(recompute_share(*case)) for case in ((2, 3, 12, 0.0), (2, 0, 12, 0.0), (-1, 0, 12, 0.5))]
+    [0.25, 1.0, 0.5]
     """
     stated = np.where(recompute_layers > 0, np.minimum(recompute_layers / stage_depth, 1.0), 1.0)
     return (recompute == 2) * stated + (recompute < 0) * automatic
