@@ -76,9 +76,7 @@ def tune(
     recompute: opt.Recompute = None,
     sample_tokens: Annotated[
         Text,
-        typer.Option(
-            "--sample-tokens", metavar="N", help="Mean tokens of padded samples; packed without."
-        ),
+        typer.Option("--sample-tokens", metavar="N", help="Mean tokens of padded samples; packed without."),
     ] = None,
     precomputed: Annotated[
         bool, typer.Option("--precomputed-reference", help="dpo: log-probabilities of the reference are given.")

@@ -226,8 +226,8 @@ def shared_by_gradients(gradients: Bytes, activations: Bytes, passing: Bytes, wo
 
     The peak is at the loss (all activations, no gradient) or at the end of the backward pass (all gradients).
 
-    >>> float(shared_by_gradients(6.0, 20.0, 4.0, 1.0, 1)), float(shared_by_gradients(6.0, 20.0, 4.0, 1.0, 0))
-    (-6.0, -0.0)
+    >>> [float(shared_by_gradients(6.0, 20.0, 4.0, 1.0, freed)) + 0.0 for freed in (1, 0)]
+    [-6.0, 0.0]
     """
     return -freed * np.minimum(gradients, np.maximum(activations + passing - working, 0.0))
 
