@@ -23,6 +23,7 @@ LARGEST_TP = 64
 LARGEST_PP = 16
 LARGEST_BATCH = 4096
 MOST_REPLICAS = 4096
+SPLITS = 16  # shares of the replicas tried for prefill
 HOLDS = "weights and one sequence fit"
 LAYOUT = ("tp", "pp", "dp", "ep", "attention_dp", "prefill_gpus")
 CHECKS = (
@@ -107,6 +108,15 @@ def _divisors(number: int, limit: int) -> list[int]:
     return [d for d in range(1, min(number, limit) + 1) if number % d == 0]
 
 
+def _splits(replicas: int) -> list[int]:
+    """Numbers of replicas that only prefill: all of them, or SPLITS evenly spaced ones.
+
+    >>> _splits(4), len(_splits(1000))
+    ([1, 2, 3], 15)
+    """
+    return sorted({max(1, round(replicas * i / SPLITS)) for i in range(1, SPLITS)} - {replicas}) if replicas > 1 else []
+
+
 def layouts(cells: Mapping[str, Any], mixture: bool, gpus: int, disaggregate: bool = False) -> Iterator[dict[str, int]]:
     """Every way to cut `gpus` GPUs, legal or not; stated cells stay as they are."""
     for tp in _divisors(gpus, LARGEST_TP):
@@ -120,7 +130,7 @@ def layouts(cells: Mapping[str, Any], mixture: bool, gpus: int, disaggregate: bo
                     yield found
                     replica = tp * pp * shared
                     if disaggregate and not cells.get("prefill_gpus"):
-                        for count in range(1, gpus // replica):
+                        for count in _splits(gpus // replica):
                             yield {**found, "prefill_gpus": count * replica}
 
 
