@@ -104,8 +104,8 @@ def test_a_list_of_labels_gives_one_cell_each() -> None:
         assert whole.count == 3
         assert [rows(whole, i)[1][0]["layout"] for i in range(2)] == [labels[0], labels[1].replace("-1f1b", "")]
         outcome, (row,) = rows(whole, 2)
-        assert (outcome.state, row["layout"]) == (NOTHING, "tp3")
-        assert "tp·pp·cp divides the GPUs" in row["pred_error"]
+        assert (outcome.state, row["layout"]) == (ILLEGAL, "tp3")
+        assert "tp=3 does not divide" in row["pred_error"]
 
 
 @pytest.mark.parametrize("keep", ["best", "all"])
@@ -114,7 +114,7 @@ def test_a_list_of_labels_gives_one_cell_each() -> None:
     [
         ({"gpu": "a100-sxm-80gb", "precision": "fp8"}, ILLEGAL, "does not support fp8"),
         ({"model": "llama-3.1-8c"}, ILLEGAL, "llama-3.1-8c"),
-        ({"tp": 3, "n_gpus": 12}, NOTHING, "tp divides heads"),
+        ({"tp": 3, "n_gpus": 12}, ILLEGAL, "tp=3 does not divide"),
     ],
 )
 def test_a_cell_that_cannot_be_has_one_row_that_says_why(

@@ -154,7 +154,8 @@ def pareto_front(cells: Mapping[str, Any], db: Database, candidates: int, **opti
     from gpucalc.search import plan
 
     if candidates <= EXHAUSTIVE:
-        return Front(plan(cells, db, objective="pareto", **options).rows, "Pareto front: no layout beats it in both")
+        rows = plan(cells, db, objective="pareto", top=FASTEST, **options).rows
+        return Front(rows, "Pareto front: no layout beats it in both")
     rows = plan(cells, db, top=FASTEST, **options).rows
     rows.sort(key=lambda row: (row["pred_step_time_s"], row["pred_peak_mem_gib"]))
     found: list[dict[str, Any]] = []
