@@ -88,8 +88,9 @@ def load_profile(name: str, dirs: tuple[Path, ...]) -> Profile:
     return Profile(name, str(raw.get("title", name)), words, since, until, constants, defaults)
 
 
+@functools.lru_cache(maxsize=256)  # every profile's chain ends in the same files
 def _tables(path: Path, root: Path) -> dict[str, Any]:
-    """A profile's file; DataError where an entry is not of the kind that every profile has there."""
+    """A profile's file, not to be changed; DataError where an entry is not of the kind that every profile has there."""
     raw = catalog.read_toml(path, root)
     kinds: dict[str, tuple[type, str]] = {
         **dict.fromkeys(("constants", "defaults"), (dict, "a table")),

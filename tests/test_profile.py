@@ -83,7 +83,6 @@ def test_an_overlay_extends_a_shipped_profile(tmp_path: Path) -> None:
     assert {k: v for k, v in mine.values.items() if k != "dp_hidden_share"} == {
         k: v for k, v in theirs.values.items() if k != "dp_hidden_share"
     }
-    file.write_text("title = 'ours'\n[constants]\ndp_hidden_share = 0.5\n")
-    load_profile.cache_clear()
+    (tmp_path / "profiles" / "bare.toml").write_text("title = 'ours'\n[constants]\ndp_hidden_share = 0.5\n")
     with pytest.raises(DataError, match="dp_hidden_share"):
-        load_profile("mine", dirs)
+        load_profile("bare", dirs)
