@@ -9,9 +9,14 @@ Processor time is counted, not wall time, so that a busy machine disturbs little
 from __future__ import annotations
 
 import argparse
+import atexit
+import functools
 import json
+import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -82,6 +87,15 @@ def layouts_per_second(rounds: int) -> float:
     return best
 
 
+@functools.cache
+def environment() -> dict[str, str]:
+    """The variables of a user's shell: compiled modules are kept, outside the source tree, after the first run."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return {**kept, "PYTHONPYCACHEPREFIX": folder}
+
+
 def measured(*arguments: str) -> tuple[float, float, bytes]:
     """CPU seconds, peak resident bytes and output of a gpucalc process of its own."""
     # A process in between: the peak of the children counts the largest of all that ever ran.
@@ -93,7 +107,7 @@ def measured(*arguments: str) -> tuple[float, float, bytes]:
         "json.dump([used.ru_utime + used.ru_stime, used.ru_maxrss, done.returncode], sys.stderr)"
     )
     command = [sys.executable, "-c", watcher, sys.executable, "-c", START_UP, *arguments]
-    done = subprocess.run(command, capture_output=True, check=True)
+    done = subprocess.run(command, capture_output=True, check=True, env=environment())
     seconds, kibibytes, status = json.loads(done.stderr)
     if status:
         raise SystemExit(f"gpucalc {' '.join(arguments)} ended with status {status}")
