@@ -23,6 +23,22 @@ def emit_rows(
     write_rows(sys.stdout, form, choose_columns(wanted, columns), [rows], header=header)
 
 
+def ranged_rows(
+    figures: Mapping[str, Sequence[float]], meanings: Mapping[str, tuple[str, str]]
+) -> list[dict[str, Any]]:
+    """A row of each known figure with its low and high end, unit and meaning, in the order of the meanings."""
+    return [
+        {
+            "quantity": name,
+            **dict(zip(("value", "low", "high"), figures[name], strict=True)),
+            "unit": unit,
+            "meaning": meaning,
+        }
+        for name, (unit, meaning) in meanings.items()
+        if name in figures
+    ]
+
+
 def emit_document(value: Any) -> None:
     """Write one JSON document."""
     from gpucalc.render.jsonout import write_json

@@ -9,7 +9,7 @@ import typer
 
 from gpucalc.cli import options as opt
 from gpucalc.cli import quantities as given
-from gpucalc.cli.output import emit_document, emit_rows, talk
+from gpucalc.cli.output import emit_document, emit_rows, ranged_rows, talk
 from gpucalc.columns import Column
 from gpucalc.errors import UsageError
 
@@ -129,18 +129,7 @@ def power(
 
 
 def _write(found: Any, explained: bool, form: str, columns: str | None, header: bool) -> None:
-    rows = [
-        {
-            "quantity": name,
-            "value": found.figures[name][0],
-            "low": found.figures[name][1],
-            "high": found.figures[name][2],
-            "unit": unit,
-            "meaning": meaning,
-        }
-        for name, (unit, meaning) in MEANINGS.items()
-        if name in found.figures
-    ]
+    rows = ranged_rows(found.figures, MEANINGS)
     if form == "json":
         emit_document(
             {
