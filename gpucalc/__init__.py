@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         explain,
         plan,
     )
-    from gpucalc.errors import DataError, InfeasibleError, UsageError
+    from gpucalc.core.errors import DataError, InfeasibleError, UsageError
 
 __version__ = "0.1.0"
 
@@ -34,7 +34,7 @@ _API = (
     "explain",
     "plan",
 )
-_HOMES = {**dict.fromkeys(_API, "api"), **dict.fromkeys(("DataError", "InfeasibleError", "UsageError"), "errors")}
+_HOMES = {**dict.fromkeys(_API, "api"), **dict.fromkeys(("DataError", "InfeasibleError", "UsageError"), "core.errors")}
 
 __all__ = [
     "Cluster",

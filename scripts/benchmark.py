@@ -66,10 +66,10 @@ class Line:
 
 def layouts_per_second(rounds: int) -> float:
     """Layouts that the full model evaluates per second of one core, enumeration included, in blocks."""
-    from gpucalc import job as jobs
-    from gpucalc.candidates import block_columns, blocks, cuts, make_space
+    from gpucalc.database.hardware import Database
     from gpucalc.estimate.training import estimate_training
-    from gpucalc.hardware import Database
+    from gpucalc.jobs import training as jobs
+    from gpucalc.layouts.space import block_columns, blocks, cuts, make_space
 
     question = {"model": "gpt3-175b", "gpu": "a100-sxm-80gb", "n_gpus": 1024, "seq_len": 2048, "global_batch": 1536}
     base = jobs.resolve({**question, "dp": 1024, "micro_batch": 1, "zero_stage": 1}, Database())

@@ -52,8 +52,8 @@ def _wrapped(expression: str) -> list[str]:
 
 def formulas() -> str:
     """The reference of all formulas, module by module, with the sources they cite."""
-    from gpucalc.catalog import references
-    from gpucalc.formula import FormulaInfo
+    from gpucalc.core.formula import FormulaInfo
+    from gpucalc.database.catalog import references
 
     lines = [GENERATED, "", "# Formulas", ""]
     lines += [
@@ -137,7 +137,7 @@ def _statuses() -> list[str]:
         "INFEASIBLE": "the question is well posed and nothing satisfies it",
         "INTERRUPTED": "interrupted from the keyboard",
     }
-    from gpucalc.errors import ExitStatus
+    from gpucalc.core.errors import ExitStatus
 
     rows = [f"| {int(status)} | {meaning[status.name]} |" for status in ExitStatus]
     return ["## Exit statuses", "", "| status | meaning |", "|---|---|", *rows, ""]
@@ -155,7 +155,7 @@ LISTED_BY = {
 def _option_values() -> list[str]:
     """What options accept that takes one of a list: the same lists that shells complete."""
     from gpucalc.cli.completion import FILES, Names
-    from gpucalc.hardware import Database
+    from gpucalc.database.hardware import Database
 
     lines = ["## Values of options", "", "| option | accepts |", "|---|---|"]
     for flag, values in Names(Database()).options.items():

@@ -52,8 +52,8 @@ JOBS = {
 
 def ranking() -> list[dict[str, str]]:
     """The rows of the snapshot as text, times and sizes to seven digits."""
-    from gpucalc.hardware import Database
-    from gpucalc.search import plan
+    from gpucalc.database.hardware import Database
+    from gpucalc.questions.plan import plan
 
     db = Database()
     rows = []

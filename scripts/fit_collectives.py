@@ -19,21 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from gpucalc.calibrate_collectives import (
-    NVLS,
-    PAIRWISE,
-    RING,
-    START,
-    Collectives,
-    LogRatios,
-    held_out,
-    row_clusters,
-)
-from gpucalc.efficiency_network import EXCHANGE_KERNELS, EXCHANGE_PHASES, FIELDS
+from gpucalc.calibrate.collectives import NVLS, PAIRWISE, RING, START, Collectives, LogRatios, held_out, row_clusters
+from gpucalc.core.ledger import Columns
+from gpucalc.database.hardware import Database
+from gpucalc.database.network import EXCHANGE_KERNELS, EXCHANGE_PHASES, FIELDS
 from gpucalc.estimate.collectives import BF16_TOKEN, FP8_TOKEN, exchange_ledger
 from gpucalc.formulas.topology import ranks_per_domain
-from gpucalc.hardware import Database
-from gpucalc.ledger import Columns
 
 AIC = "aiconfigurator-core 0.12.0 (Apache-2.0, (c) NVIDIA)"
 MLE = "stas00/ml-engineering @ 744d01e, network page"

@@ -20,7 +20,7 @@ import numpy as np
 from fit_kernels_assumed import ASSUMED, FAMILY, PUBLISHED_PLATEAU, SOURCE
 from fit_kernels_samples import attention_sample, decode_model, group, prefill_model, read
 
-from gpucalc.calibrate_kernels import (
+from gpucalc.calibrate.kernels import (
     GEMM,
     QUANTISED,
     Model,
@@ -32,7 +32,7 @@ from gpucalc.calibrate_kernels import (
     median,
     streaming_efficiency,
 )
-from gpucalc.hardware import Database
+from gpucalc.database.hardware import Database
 
 PRECISION = {"bfloat16": "bf16", "fp8": "fp8", "nvfp4": "nvfp4"}
 # constant → (start, least, most); physical, as those of products.

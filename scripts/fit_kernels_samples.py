@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from gpucalc.calibrate_kernels import Sample, evaluate, is_held, number
+from gpucalc.calibrate.kernels import Sample, evaluate, is_held, number
+from gpucalc.database.hardware import Database
 from gpucalc.formulas.attention import attended_keys, decode_attention_time, flash_attention_time
-from gpucalc.hardware import Database
 
 
 def prefill_model(columns: Mapping[str, Any], constants: Mapping[str, float]) -> np.ndarray:

@@ -22,14 +22,14 @@ from typing import Any
 
 import numpy as np
 
-from gpucalc import posttraining_job
-from gpucalc.hardware import Database
-from gpucalc.job import evaluate_rows
-from gpucalc.posttraining_constants import policy_constants
-from gpucalc.posttraining_row import SUPERVISED, read_tuning
-from gpucalc.recipe import choose_recipe
-from gpucalc.rows import read_rows, text_record
-from gpucalc.validation_posttraining import measured
+from gpucalc.core.rows import read_rows, text_record
+from gpucalc.database.hardware import Database
+from gpucalc.database.posttraining import policy_constants
+from gpucalc.database.recipes import choose_recipe
+from gpucalc.jobs.training import evaluate_rows
+from gpucalc.questions.tune import predict as posttraining_job
+from gpucalc.questions.tune.rows import SUPERVISED, read_tuning
+from gpucalc.validate.posttraining import measured
 
 CAP = math.log(2)
 PROFILE = {"logit_bytes": "eager", "device_fixed_alone": "common"}
@@ -83,8 +83,8 @@ class Model:
         return posttraining_job.policy_row(tuning, self.db, policy)
 
     def _memory(self, place: int, tuning: Any, constants: Mapping[str, float]) -> float:
+        from gpucalc.core.ledger import Columns
         from gpucalc.estimate.training import estimate_training
-        from gpucalc.ledger import Columns
 
         job, _ = posttraining_job.supervised_jobs(tuning, self.db)
         columns = dict(job.columns)

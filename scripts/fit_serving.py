@@ -21,11 +21,11 @@ from pathlib import Path
 
 import numpy as np
 
+from gpucalc.core.ledger import Columns
+from gpucalc.database.hardware import Database
 from gpucalc.estimate.serving import estimate_serving
-from gpucalc.hardware import Database
-from gpucalc.ledger import Columns
-from gpucalc.serving_job import ServingJob, parse_serving, resolve_serving, stack_serving
-from gpucalc.validation import shipped_rows
+from gpucalc.jobs.serving import ServingJob, parse_serving, resolve_serving, stack_serving
+from gpucalc.validate.training import shipped_rows
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "serving.md"

@@ -29,16 +29,16 @@ from pathlib import Path
 import numpy as np
 from fit_training_bounds import BOUNDS, MEMORY, bounds, stated
 
-from gpucalc import catalog
-from gpucalc.bands import ASSUMED_KERNELS, FAMILIES, family_of
+from gpucalc.core.ledger import Columns
+from gpucalc.core.rows import read_rows, text_record
+from gpucalc.database import catalog
+from gpucalc.database.bands import ASSUMED_KERNELS, FAMILIES, family_of
+from gpucalc.database.hardware import Database
 from gpucalc.estimate.training import estimate_training
-from gpucalc.hardware import Database
-from gpucalc.job import stack
-from gpucalc.job_columns import HGX_DOMAIN, software_columns
-from gpucalc.ledger import Columns
-from gpucalc.rows import read_rows, text_record
-from gpucalc.validation import Checked, check_rows
-from gpucalc.validation_metrics import MINIMUM_ROWS, quantile
+from gpucalc.jobs.columns import HGX_DOMAIN, software_columns
+from gpucalc.jobs.training import stack
+from gpucalc.validate.metrics import MINIMUM_ROWS, quantile
+from gpucalc.validate.training import Checked, check_rows
 
 CAP = math.log(2)  # an error beyond a factor of two counts as one: such a row has another cause
 SOFTEN = 0.02  # errors below 2 % are as good as equal

@@ -19,13 +19,13 @@ from typing import Any
 
 from accuracy_prose import FITTED, INTRODUCTION, KNOWN_MISSES, PEERS, PEERS_NOTE, SETTINGS_TRIED, UNTRUSTED
 
-from gpucalc import catalog
-from gpucalc.bands import FAMILIES, bands
-from gpucalc.hardware import Database
-from gpucalc.validation import check_shipped, shipped_rows
-from gpucalc.validation_kernels import SHIPPED_TABLES, kernel_report, kernel_targets
-from gpucalc.validation_metrics import listed_groups
-from gpucalc.validation_report import report
+from gpucalc.database import catalog
+from gpucalc.database.bands import FAMILIES, bands
+from gpucalc.database.hardware import Database
+from gpucalc.validate.kernels import SHIPPED_TABLES, kernel_report, kernel_targets
+from gpucalc.validate.metrics import listed_groups
+from gpucalc.validate.report import report
+from gpucalc.validate.training import check_shipped, shipped_rows
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "accuracy.md"

@@ -10,12 +10,12 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from gpucalc.errors import UsageError
-from gpucalc.hardware import Database
-from gpucalc.label import Layout, label_cells
+from gpucalc.core.errors import UsageError
+from gpucalc.database.hardware import Database
 from gpucalc.launch import start_of
 from gpucalc.launch.job import Launch, make_launch
-from gpucalc.launch.shell import read_script
+from gpucalc.launch.read.shell import read_script
+from gpucalc.layouts.label import Layout, label_cells
 
 DATA = Path(__file__).parent / "data" / "launch"
 BIG = {"model": "llama-3.1-70b", "gpu": "h100-sxm-80gb", "n_gpus": 64, "seq_len": 8192, "global_batch": 128}

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from gpucalc.candidates import divisors
-from gpucalc.errors import UsageError
+from gpucalc.core.errors import UsageError
+from gpucalc.core.ledger import Columns, Ledger
+from gpucalc.core.vocabulary import CP_KINDS, RECOMPUTES
+from gpucalc.database.hardware import Database
 from gpucalc.estimate.training import estimate_training
-from gpucalc.hardware import Database
-from gpucalc.job import Job, resolve, stack
-from gpucalc.ledger import Columns, Ledger
-from gpucalc.model import load_model
-from gpucalc.vocabulary import CP_KINDS, RECOMPUTES
+from gpucalc.jobs.training import Job, resolve, stack
+from gpucalc.layouts.space import divisors
+from gpucalc.models.model import load_model
 
 DENSE = ("llama-3.1-8b", "llama-3.1-70b", "gpt3-175b", "gpt2-1.5b", "qwen2.5-7b")
 MIXTURES = ("mixtral-8x7b", "deepseek-moe-16b", "qwen3-30b-a3b")

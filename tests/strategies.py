@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from gpucalc.label import Layout
-from gpucalc.vocabulary import CP_KINDS, RECOMPUTES, SCHEDULES
+from gpucalc.core.vocabulary import CP_KINDS, RECOMPUTES, SCHEDULES
+from gpucalc.layouts.label import Layout
 
 counts = st.integers(1, 5000)
 

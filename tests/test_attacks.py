@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gpucalc.errors import DataError, UsageError
-from gpucalc.toml_text import parse_toml
-from gpucalc.units import parse_quantity
+from gpucalc.core.errors import DataError, UsageError
+from gpucalc.core.toml import parse_toml
+from gpucalc.core.units import parse_quantity
 from tests.cli import JOB, gpucalc
 
 HOSTILE_TOML = {
@@ -120,8 +120,8 @@ def test_folder_of_an_overlay_that_leads_out_of_it(tmp_path: Path) -> None:
     ],
 )
 def test_profile_of_an_overlay(text: str, tmp_path: Path) -> None:
-    from gpucalc.hardware import Database
-    from gpucalc.profile import load_profile
+    from gpucalc.database.hardware import Database
+    from gpucalc.database.profiles import load_profile
 
     folder = tmp_path / "profiles"
     folder.mkdir()
@@ -132,7 +132,7 @@ def test_profile_of_an_overlay(text: str, tmp_path: Path) -> None:
 
 
 def test_pipe_in_an_overlay_does_not_hang_a_sweep(tmp_path: Path) -> None:
-    from gpucalc.sweep import data_fingerprint
+    from gpucalc.sweep.drive import data_fingerprint
 
     (tmp_path / "accelerators").mkdir()
     os.mkfifo(tmp_path / "accelerators" / "x.toml")

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucalc import catalog
-from gpucalc.bands import ASSUMED_KERNELS, FAMILIES, band, bands, family_of, parse_bands, widened
-from gpucalc.errors import DataError
-from gpucalc.hardware import Database
-from gpucalc.job import resolve
+from gpucalc.core.errors import DataError
+from gpucalc.database import catalog
+from gpucalc.database.bands import ASSUMED_KERNELS, FAMILIES, band, bands, family_of, parse_bands, widened
+from gpucalc.database.hardware import Database
+from gpucalc.jobs.training import resolve
 
 
 @pytest.fixture(scope="module")

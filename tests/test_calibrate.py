@@ -14,18 +14,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nccl_log import cell, nccl_log
 
-from gpucalc.calibrate import Calibration, Place, calibrate, cluster_of
-from gpucalc.calibrate_collective_fit import determined
-from gpucalc.calibrate_collectives import Collectives, descend
-from gpucalc.calibrate_kernels import gemm_model, gemm_sample
-from gpucalc.calibrate_logs import Log, read_log
-from gpucalc.calibrate_overlay import write_overlay
-from gpucalc.catalog import shipped
-from gpucalc.efficiency import kernel_constants
-from gpucalc.efficiency_network import collective_constants
-from gpucalc.errors import DataError, UsageError
+from gpucalc.calibrate.collective_fit import determined
+from gpucalc.calibrate.collectives import Collectives, descend
+from gpucalc.calibrate.fitted import Calibration, Place, calibrate, cluster_of
+from gpucalc.calibrate.kernels import gemm_model, gemm_sample
+from gpucalc.calibrate.logs import Log, read_log
+from gpucalc.calibrate.overlay import write_overlay
+from gpucalc.core.errors import DataError, UsageError
+from gpucalc.database.catalog import shipped
+from gpucalc.database.efficiency import kernel_constants
+from gpucalc.database.hardware import Database, resolve_cluster
+from gpucalc.database.network import collective_constants
 from gpucalc.estimate.collectives import comm, evaluate_collective
-from gpucalc.hardware import Database, resolve_cluster
 
 DATA = Path(__file__).parent / "data" / "calibrate"
 H100 = Place("h100-sxm-80gb")

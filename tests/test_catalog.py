@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gpucalc import catalog
-from gpucalc.errors import DataError, UsageError
-from gpucalc.hardware import Database, resolve_cluster
+from gpucalc.core.errors import DataError, UsageError
+from gpucalc.database import catalog
+from gpucalc.database.hardware import Database, resolve_cluster
 
 H100 = catalog.shipped() / "accelerators" / "h100-sxm-80gb.toml"
 
@@ -249,13 +249,14 @@ def test_a_whole_copy_is_a_valid_database(tmp_path):
 
 
 def test_the_database_is_found_in_the_layout_of_a_wheel(tmp_path):
-    package = Path(catalog.__file__).parent
+    package = Path(catalog.__file__).parent.parent
     installed = tmp_path / "site" / "gpucalc"
     installed.mkdir(parents=True)
-    for name in ("__init__.py", "errors.py", "toml_text.py", "units.py", "catalog.py", "hardware.py"):
-        shutil.copy(package / name, installed / name)
+    shutil.copy(package / "__init__.py", installed / "__init__.py")
+    for name in ("core", "database"):
+        shutil.copytree(package / name, installed / name)
     shutil.copytree(catalog.shipped(), installed / "hardware_db")
-    code = "from gpucalc import catalog; print(catalog.shipped()); print(catalog.check())"
+    code = "from gpucalc.database import catalog; print(catalog.shipped()); print(catalog.check())"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.stdout.splitlines() == [str((installed / "hardware_db").resolve()), "[]"], done.stderr

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from gpucalc import catalog
-from gpucalc.claims import CHECKS, check, check_all, shipped_claims
-from gpucalc.claims_said import KINDS, from_pairs
-from gpucalc.errors import DataError, UsageError
-from gpucalc.hardware import Database
+from gpucalc.core.errors import DataError, UsageError
+from gpucalc.database import catalog
+from gpucalc.database.hardware import Database
+from gpucalc.validate.claims.check import CHECKS, check, check_all, shipped_claims
+from gpucalc.validate.claims.statements import KINDS, from_pairs
 
 DB = Database()
 

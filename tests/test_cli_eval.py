@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from cli import gpucalc, shell
 
-from gpucalc.columns import KINDS
+from gpucalc.core.columns import KINDS
 
 COLLECTIVE = (
     "id,gpu,n_gpus,nodes,op,bytes,mine\n"

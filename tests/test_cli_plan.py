@@ -12,7 +12,7 @@ import pytest
 from cli import JOB, gpucalc, shell
 
 from gpucalc.cli.plan import COLUMNS_OUT
-from gpucalc.label import Layout
+from gpucalc.layouts.label import Layout
 
 PLAN = ("plan", "llama-3.1-8b", "--gpu", "h100-sxm-80gb", "--gpus", "8", "--seq-len", "4096", "--global-batch", "64")
 IMPOSSIBLE = ("plan", "llama-3.1-405b", "--gpu", "h100-sxm-80gb", "--gpus", "8", "--seq-len", "8192")

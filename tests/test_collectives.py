@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucalc.formula import info_of
+from gpucalc.core.formula import info_of
 from gpucalc.formulas import collectives as c
 from gpucalc.formulas import expert_exchange as x
 

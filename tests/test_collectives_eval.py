@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpucalc.efficiency_network import calibration, collective_constants, exchange_constants, summary
-from gpucalc.errors import DataError, UsageError
+from gpucalc.core.errors import DataError, UsageError
+from gpucalc.database.hardware import Database, resolve_cluster
+from gpucalc.database.network import calibration, collective_constants, exchange_constants, summary
 from gpucalc.estimate.collectives import (
     OPERATIONS,
     comm,
@@ -17,7 +18,6 @@ from gpucalc.estimate.collectives import (
     evaluate_collective,
     operation,
 )
-from gpucalc.hardware import Database, resolve_cluster
 
 SAMPLE = Path(__file__).parent / "golden" / "collectives_sample.csv"
 

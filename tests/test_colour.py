@@ -11,7 +11,7 @@ import subprocess
 import pytest
 from cli import COMMAND, JOB, gpucalc
 
-from gpucalc.render import colour
+from gpucalc.output import colour
 
 QUESTION = ["plan", "llama-3.1-70b", *JOB, "--top", "3"]
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucalc import vocabulary
-from gpucalc.columns import COLUMNS, INPUT, KINDS, PREDICTED, cell_text, parse_cell, parse_row, parse_setting
-from gpucalc.errors import UsageError
+from gpucalc.core import vocabulary
+from gpucalc.core.columns import COLUMNS, INPUT, KINDS, PREDICTED, cell_text, parse_cell, parse_row, parse_setting
+from gpucalc.core.errors import UsageError
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
-from gpucalc.diagnose import diagnose
-from gpucalc.hardware import Database
-from gpucalc.label import label_cells
-from gpucalc.variation import Context, Variation, outcomes
+from gpucalc.database.hardware import Database
+from gpucalc.jobs.variations import Context, Variation, outcomes
+from gpucalc.layouts.label import label_cells
+from gpucalc.questions.diagnose import diagnose
 
 CONTEXT = Context(Database())
 QUESTION = {"model": "llama-3.1-70b", "gpu": "h100-sxm-80gb", "n_gpus": 64, "seq_len": 8192, "global_batch": 128}

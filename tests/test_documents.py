@@ -91,14 +91,14 @@ def test_links_lead_to_files_that_exist(page: Path) -> None:
 
 
 def test_the_glossary_explains_the_words_of_formulas_and_rows() -> None:
-    from gpucalc.columns import INPUT
+    from gpucalc.core.columns import INPUT
 
     terms = set(re.findall(r"`([a-z0-9_]+)`", (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")))
     layout = {"seq_len", "micro_batch", "global_batch", "zero_stage", "shard_group", "sequence_parallel"}
     layout |= {"tp", "pp", "dp", "cp", "ep", "etp", "vpp", "schedule", "recompute", "precision"}
     assert layout <= set(INPUT)
     assert layout <= terms
-    from gpucalc.formula import FORMULAS
+    from gpucalc.core.formula import FORMULAS
 
     arguments = {name for info in FORMULAS.values() for name in info.parameters}
     shared = {
@@ -121,7 +121,7 @@ def test_the_glossary_explains_the_words_of_formulas_and_rows() -> None:
 
 
 def test_every_exit_status_of_the_readme_is_one_of_the_program() -> None:
-    from gpucalc.errors import ExitStatus
+    from gpucalc.core.errors import ExitStatus
 
     stated = {int(number) for number in re.findall(r"^\| (\d+) \|", README, re.M)}
     assert stated == {int(status) for status in ExitStatus}

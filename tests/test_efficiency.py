@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from gpucalc.efficiency import TABLES, calibration_rows, kernel_constants, kernel_provenance, parse_table
-from gpucalc.errors import DataError, UsageError
+from gpucalc.core.errors import DataError, UsageError
+from gpucalc.core.formula import FORMULAS
+from gpucalc.database.efficiency import TABLES, calibration_rows, kernel_constants, kernel_provenance, parse_table
+from gpucalc.database.hardware import Database
 from gpucalc.estimate.kernels import roofline_attention, roofline_gemm
-from gpucalc.formula import FORMULAS
-from gpucalc.hardware import Database
 
 DB = Database()
 DEVICES = {device.key: device for device in DB.devices()}

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from legal_jobs import database, legal_cells
 
-from gpucalc.catalog import references
-from gpucalc.errors import UsageError
-from gpucalc.explaining import ROOTS, explain, explain_label
-from gpucalc.formula import FORMULAS
+from gpucalc.core.errors import UsageError
+from gpucalc.core.formula import FORMULAS
+from gpucalc.database.catalog import references
+from gpucalc.questions.explain import ROOTS, explain, explain_label
 
 JOB = {"model": "llama-3.1-70b", "gpu": "h100-sxm-80gb", "n_gpus": 64, "seq_len": 8192, "global_batch": 128}
 LABEL = "tp8-pp4-dp2-mbs1-zero1-sp"

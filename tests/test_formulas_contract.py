@@ -12,9 +12,9 @@ import textwrap
 import pytest
 
 import gpucalc.formulas
-from gpucalc.catalog import references
-from gpucalc.formula import FORMULAS, FormulaInfo, formula, info_of
-from gpucalc.units import Bytes, Count
+from gpucalc.core.formula import FORMULAS, FormulaInfo, formula, info_of
+from gpucalc.core.units import Bytes, Count
+from gpucalc.database.catalog import references
 
 for module in pkgutil.iter_modules(gpucalc.formulas.__path__):
     importlib.import_module(f"gpucalc.formulas.{module.name}")

@@ -10,9 +10,9 @@ import pytest
 from legal_jobs import database, solve, value
 
 from gpucalc.formulas import flops, memory
-from gpucalc.job import evaluate_rows
-from gpucalc.model import load_model
-from gpucalc.validation import shipped_rows
+from gpucalc.jobs.training import evaluate_rows
+from gpucalc.models.model import load_model
+from gpucalc.validate.training import shipped_rows
 
 GIB = 2**30
 GOLDEN = Path(__file__).parent / "golden" / "published_steps.csv"

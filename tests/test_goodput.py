@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpucalc import defaults
-from gpucalc.errors import DataError, InfeasibleError, UsageError
+from gpucalc.core.errors import DataError, InfeasibleError, UsageError
+from gpucalc.core.ledger import Columns
+from gpucalc.database import defaults
+from gpucalc.database.hardware import Database
 from gpucalc.estimate.run import estimate_failures
 from gpucalc.formulas import goodput as g
 from gpucalc.formulas import scaling as laws
-from gpucalc.hardware import Database
-from gpucalc.ledger import Columns
-from gpucalc.run_job import run
-from gpucalc.run_question import HALVINGS, Question, failure_columns
-from gpucalc.validation_cluster import cluster_report, shipped
+from gpucalc.questions.run import run
+from gpucalc.questions.run_scenarios import HALVINGS, Question, failure_columns
+from gpucalc.validate.cluster import cluster_report, shipped
 
 DB = Database()
 HOUR = 3600.0
@@ -178,7 +178,7 @@ def test_ranges_hold_the_expected_value_and_the_spread(found) -> None:  # type: 
 
 
 def test_the_mfu_of_the_product_is_that_of_the_estimate(found) -> None:  # type: ignore[no-untyped-def]
-    from gpucalc.job import predict, resolve
+    from gpucalc.jobs.training import predict, resolve
 
     [row] = predict([resolve(JOB, DB)])
     f = found.figures

@@ -4,15 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucalc.errors import UsageError
-from gpucalc.hardware import MATRIX_PEAK, Database, resolve_cluster
+from gpucalc.core.errors import UsageError
+from gpucalc.database.hardware import MATRIX_PEAK, Database, resolve_cluster
 
 DB = Database()
 GBPS = 1e9 / 8
 
 
 def test_lookup_opens_one_file_only(monkeypatch):
-    from gpucalc import catalog
+    from gpucalc.database import catalog
 
     opened = []
     original = catalog.read_toml

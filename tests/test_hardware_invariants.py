@@ -4,8 +4,8 @@ import csv
 
 import pytest
 
-from gpucalc import catalog
-from gpucalc.hardware import MATRIX_PEAK, Database, Device
+from gpucalc.database import catalog
+from gpucalc.database.hardware import MATRIX_PEAK, Database, Device
 
 DATABASE = Database()
 DEVICES = DATABASE.devices()

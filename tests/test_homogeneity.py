@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_formulas_contract import ALL, every_formula
 
-from gpucalc.formula import FormulaInfo
-from gpucalc.units import Bytes, Count, Unit
+from gpucalc.core.formula import FormulaInfo
+from gpucalc.core.units import Bytes, Count, Unit
 
 SCALES = st.sampled_from([2.0, 3.0, 4.0, 8.0, 1e3, 1e-3])
 QUANTITY = st.floats(1e-3, 1e3)

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpucalc.errors import UsageError
+from gpucalc.core.errors import UsageError
+from gpucalc.core.ledger import Columns
+from gpucalc.database.hardware import Database, resolve_cluster
 from gpucalc.estimate import hpc as codes
 from gpucalc.formulas import hpc
-from gpucalc.hardware import Database, resolve_cluster
-from gpucalc.ledger import Columns
-from gpucalc.validation_metrics import quantile
-from gpucalc.validation_more import consistent, fit_strong, more_report, shipped
+from gpucalc.validate.metrics import quantile
+from gpucalc.validate.workloads import consistent, fit_strong, more_report, shipped
 
 DB = Database()
 KNOWN = codes.constants()

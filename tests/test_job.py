@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from legal_jobs import database, legal_cells
 
-from gpucalc.columns import TRAINING_PREDICTIONS
-from gpucalc.errors import UsageError
-from gpucalc.job import evaluate_rows, fit_of, job_band, predict, resolve
-from gpucalc.vocabulary import SCHEDULES
+from gpucalc.core.columns import TRAINING_PREDICTIONS
+from gpucalc.core.errors import UsageError
+from gpucalc.core.vocabulary import SCHEDULES
+from gpucalc.jobs.training import evaluate_rows, fit_of, job_band, predict, resolve
 
 JOB = {"model": "llama-3.1-8b", "gpu": "h100-sxm-80gb", "n_gpus": 16, "seq_len": 4096}
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gpucalc.database.hardware import Database
 from gpucalc.estimate.kernels import (
     bound_of,
     evaluate_attention,
@@ -16,7 +17,6 @@ from gpucalc.estimate.kernels import (
     roofline_gemm,
     roofline_kernel,
 )
-from gpucalc.hardware import Database
 
 DB = Database()
 GOLDEN = Path(__file__).parent / "golden"

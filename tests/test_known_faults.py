@@ -10,12 +10,12 @@ import pytest
 from cli import gpucalc
 from legal_jobs import changed, database, solve, value
 
-from gpucalc.errors import UsageError
+from gpucalc.core.errors import UsageError
 from gpucalc.formulas import collectives, roofline
-from gpucalc.job import evaluate_rows, resolve
-from gpucalc.model import load_model
-from gpucalc.search import plan
-from gpucalc.validation import shipped_rows
+from gpucalc.jobs.training import evaluate_rows, resolve
+from gpucalc.models.model import load_model
+from gpucalc.questions.plan import plan
+from gpucalc.validate.training import shipped_rows
 
 GIB = 2**30
 A100 = {

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import layouts
 
-from gpucalc.columns import cell_text, parse_row
-from gpucalc.errors import UsageError
-from gpucalc.label import Layout, label_cells, parse_label
+from gpucalc.core.columns import cell_text, parse_row
+from gpucalc.core.errors import UsageError
+from gpucalc.layouts.label import Layout, label_cells, parse_label
 
 
 @given(layouts())

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from launch_jobs import BIG, SMALL, argument_sets, block_yaml, flat, launch, recorded, refused, scalar, text_of
 
-from gpucalc.errors import UsageError
+from gpucalc.core.errors import UsageError
 from gpucalc.launch import FRAMEWORK_TARGETS, export, start_of, target_named
-from gpucalc.launch.megatron import frequency
-from gpucalc.launch.text import yaml_text
+from gpucalc.launch.write.megatron import frequency
+from gpucalc.launch.write.text import yaml_text
 
 BIG_MEGATRON = "tp8-pp4-dp2-vpp4-mbs1-zero1-sp-selective"
 SMALL_MEGATRON = "tp2-dp4-mbs1-zero1-sp-none"

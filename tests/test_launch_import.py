@@ -12,12 +12,12 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from launch_jobs import BIG, database, launch, layouts, recorded, same_layout, text_of
 
-from gpucalc.columns import INPUT
-from gpucalc.errors import DataError, GpucalcError, UsageError
-from gpucalc.job import resolve
-from gpucalc.label import Layout
+from gpucalc.core.columns import INPUT
+from gpucalc.core.errors import DataError, GpucalcError, UsageError
+from gpucalc.jobs.training import resolve
 from gpucalc.launch import export, read_launch, start_of
 from gpucalc.launch.job import make_launch
+from gpucalc.layouts.label import Layout
 
 MODELS = ("llama-3.1-8b", "llama-3.1-70b", "mixtral-8x7b", "qwen3-30b-a3b", "gpt3-6.7b")
 TITAN = ("llama-3.1-8b", "llama-3.1-70b", "qwen3-30b-a3b", "qwen3-8b")

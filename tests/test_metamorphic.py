@@ -8,9 +8,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from legal_jobs import DENSE, MIXTURES, changed, database, is_legal, legal_cells, solve, value
 
+from gpucalc.core.ledger import Ledger
 from gpucalc.formulas import collectives, roofline
-from gpucalc.job import resolve
-from gpucalc.ledger import Ledger
+from gpucalc.jobs.training import resolve
 
 FASTER = st.floats(1.0, 8.0)
 SLACK = 1 + 1e-9

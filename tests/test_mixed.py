@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpucalc import mixed
-from gpucalc.errors import UsageError
-from gpucalc.hardware import Database
-from gpucalc.job import predict, resolve
-from gpucalc.label import label_cells
-from gpucalc.mixed_verdict import verdict
-from gpucalc.search import plan
+from gpucalc.core.errors import UsageError
+from gpucalc.database.hardware import Database
+from gpucalc.jobs.training import predict, resolve
+from gpucalc.layouts.label import label_cells
+from gpucalc.questions import mixed
+from gpucalc.questions.mixed_verdict import verdict
+from gpucalc.questions.plan import plan
 
 DB = Database()
 JOB = {"model": "llama-3.1-8b", "seq_len": 4096, "global_batch": 512}

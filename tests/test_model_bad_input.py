@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpucalc.errors import DataError, UsageError
-from gpucalc.model import load_model, model_from_config
-from gpucalc.model_presets import preset_config
+from gpucalc.core.errors import DataError, UsageError
+from gpucalc.models.model import load_model, model_from_config
+from gpucalc.models.presets import preset_config
 
 LLAMA = preset_config("llama-2-7b")
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpucalc.errors import UsageError
-from gpucalc.model import describe, load_model, model_from_shape, model_with, preset_names, resolve_preset
-from gpucalc.model_presets import FOLDER, named_size
+from gpucalc.core.errors import UsageError
+from gpucalc.models.model import describe, load_model, model_from_shape, model_with, preset_names, resolve_preset
+from gpucalc.models.presets import FOLDER, named_size
 
 
 def cells_of(model) -> dict[str, object]:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from gpucalc.model import load_model, model_from_config, preset_names
-from gpucalc.model_blueprint import count_parts
-from gpucalc.model_presets import preset_config
+from gpucalc.models.blueprint import count_parts
+from gpucalc.models.model import load_model, model_from_config, preset_names
+from gpucalc.models.presets import preset_config
 
 TABLE = list(csv.DictReader((Path(__file__).parent / "data" / "model_counts.csv").open(encoding="utf-8")))
 

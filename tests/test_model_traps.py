@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from gpucalc.errors import DataError
-from gpucalc.model import describe, load_model, model_from_config
-from gpucalc.model_parameters import padded_vocabulary, stored_bytes_per_weight
-from gpucalc.model_presets import preset_config
+from gpucalc.core.errors import DataError
+from gpucalc.models.model import describe, load_model, model_from_config
+from gpucalc.models.parameters import padded_vocabulary, stored_bytes_per_weight
+from gpucalc.models.presets import preset_config
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

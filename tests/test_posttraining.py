@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpucalc.errors import UsageError
+from gpucalc.core.errors import UsageError
+from gpucalc.database.hardware import Database
 from gpucalc.estimate.training import estimate_training
 from gpucalc.formulas.adapters import quantised_weight_bytes
-from gpucalc.hardware import Database
-from gpucalc.job import predict, resolve, stack
-from gpucalc.posttraining_job import evaluate_posttraining
-from gpucalc.posttraining_plan import reinforced, supervised
-from gpucalc.posttraining_policy import Policy, read_layout
-from gpucalc.posttraining_preference import preference_ledger
-from gpucalc.posttraining_rl_row import read_rollouts, read_split
-from gpucalc.posttraining_row import read_batch, read_ladder, read_method, read_notes, read_optimizer, read_precision
-from gpucalc.validation_metrics import errors_of
-from gpucalc.validation_posttraining import LIMITS, VIEWS, check_rows, shipped_posttraining
+from gpucalc.jobs.training import predict, resolve, stack
+from gpucalc.questions.tune.plan import reinforced, supervised
+from gpucalc.questions.tune.policy import Policy, read_layout
+from gpucalc.questions.tune.policy_rows import read_rollouts, read_split
+from gpucalc.questions.tune.predict import evaluate_posttraining
+from gpucalc.questions.tune.preference import preference_ledger
+from gpucalc.questions.tune.rows import read_batch, read_ladder, read_method, read_notes, read_optimizer, read_precision
+from gpucalc.validate.metrics import errors_of
+from gpucalc.validate.posttraining import LIMITS, VIEWS, check_rows, shipped_posttraining
 
 DB = Database()
 GIB = 2**30
@@ -188,7 +188,7 @@ def test_splits_are_ranked_and_add_up() -> None:
 
 
 def _driver() -> float:
-    from gpucalc.posttraining_constants import policy_constants
+    from gpucalc.database.posttraining import policy_constants
 
     return policy_constants(tuple(DB.dirs))["driver_seconds"]
 

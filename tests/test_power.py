@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpucalc import defaults
-from gpucalc.errors import UsageError
+from gpucalc.core.errors import UsageError
+from gpucalc.database import defaults
+from gpucalc.database.hardware import Database
 from gpucalc.formulas import cost, energy
-from gpucalc.hardware import Database
-from gpucalc.job import predict, resolve
-from gpucalc.power_job import Question, node_load_watts, power
-from gpucalc.validation_cluster import cluster_report, shipped
+from gpucalc.jobs.training import predict, resolve
+from gpucalc.questions.power import Question, node_load_watts, power
+from gpucalc.validate.cluster import cluster_report, shipped
 
 DB = Database()
 JOB = {

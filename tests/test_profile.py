@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from legal_jobs import database
 
-from gpucalc.errors import DataError, UsageError
-from gpucalc.profile import choose_profile, load_profile, profile_names
+from gpucalc.core.errors import DataError, UsageError
+from gpucalc.database.profiles import choose_profile, load_profile, profile_names
 
 DIRS = database().dirs
 ORIGINS = {"measured", "published", "fitted", "counted", "assumed"}

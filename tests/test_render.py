@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucalc.columns import Column
-from gpucalc.errors import UsageError
-from gpucalc.render import choose_columns, write_rows
-from gpucalc.render.explain import tree
-from gpucalc.render.table import facts, table
+from gpucalc.core.columns import Column
+from gpucalc.core.errors import UsageError
+from gpucalc.output import choose_columns, write_rows
+from gpucalc.output.explain import tree
+from gpucalc.output.table import facts, table
 
 values = st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False, allow_infinity=False)
 records = st.lists(st.fixed_dictionaries({"a": values, "b": values}), max_size=5)

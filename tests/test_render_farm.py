@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpucalc.errors import UsageError
+from gpucalc.core.errors import UsageError
+from gpucalc.database.hardware import Database
 from gpucalc.estimate import render as farms
 from gpucalc.formulas import render
-from gpucalc.hardware import Database
 
 DB = Database()
 TABLE = farms.score_table()

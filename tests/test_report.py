@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from cli import JOB, gpucalc
 
-from gpucalc.hardware import Database
-from gpucalc.plot.layouts import pareto_front
-from gpucalc.report import plan_report, report_html
-from gpucalc.search import plan
+from gpucalc.database.hardware import Database
+from gpucalc.output.figures.layouts import pareto_front
+from gpucalc.output.report import plan_report, report_html
+from gpucalc.questions.plan import plan
 
 CELLS = {"model": "llama-3.1-8b", "gpu": "h100-sxm-80gb", "n_gpus": 16, "seq_len": 8192, "global_batch": 64}
 VOID = {"meta", "br", "img", "link", "input", "hr", "source"}

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucalc.formula import FORMULAS, FormulaInfo
+from gpucalc.core.formula import FORMULAS, FormulaInfo
 from gpucalc.formulas import attention, roofline
 from gpucalc.formulas.roofline import gemm_compute_time, gemm_memory_time, gemm_time, smooth_maximum, tile_utilisation
 

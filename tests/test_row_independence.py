@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from legal_jobs import DENSE, MIXTURES, database, legal_cells, solve, value
 
-from gpucalc.columns import cell_text
-from gpucalc.explaining import explain
-from gpucalc.job import evaluate_rows, predict, resolve
-from gpucalc.label import label_cells
-from gpucalc.search import LAYOUT_CELLS, plan, row_text
+from gpucalc.core.columns import cell_text
+from gpucalc.jobs.training import evaluate_rows, predict, resolve
+from gpucalc.layouts.label import label_cells
+from gpucalc.questions.explain import explain
+from gpucalc.questions.plan import LAYOUT_CELLS, plan, row_text
 
 PATHS = ("time/step", "time/compute", "time/pp/bubble", "time/dp/exposed", "memory/raw", "memory/total", "flops/step")
 QUESTION = {"gpu": "h100-sxm-80gb", "n_gpus": 16, "seq_len": 4096, "global_batch": 64}

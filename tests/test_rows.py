@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucalc.errors import DataError
-from gpucalc.rows import LINE_LIMIT, read_rows, text_record
+from gpucalc.core.errors import DataError
+from gpucalc.core.rows import LINE_LIMIT, read_rows, text_record
 
 
 def _read(path: Path, content: bytes | str, block: int = 4096) -> tuple[list[str], list[dict[str, Any]]]:

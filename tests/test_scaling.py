@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucalc.errors import UsageError
+from gpucalc.core.errors import UsageError
+from gpucalc.database.hardware import Database
 from gpucalc.formulas import scaling as laws
-from gpucalc.hardware import Database
-from gpucalc.label import label_cells
-from gpucalc.scaling import Point, Straggling, breaking_point, fitted_law, parse_counts, scale
-from gpucalc.variation import Context, Variation, outcomes
+from gpucalc.jobs.variations import Context, Variation, outcomes
+from gpucalc.layouts.label import label_cells
+from gpucalc.questions.scale import Point, Straggling, breaking_point, fitted_law, parse_counts, scale
 
 CONTEXT = Context(Database())
 JOB = {"model": "llama-3.1-8b", "gpu": "h100-sxm-80gb", "seq_len": 4096, "global_batch": 256}

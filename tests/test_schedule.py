@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpucalc import schedule
-from gpucalc.errors import DataError, InfeasibleError, UsageError
+from gpucalc.core.errors import DataError, InfeasibleError, UsageError
+from gpucalc.database.hardware import Database
 from gpucalc.formulas import gang, placement_scale
-from gpucalc.hardware import Database
-from gpucalc.job import resolve
-from gpucalc.label import label_cells
+from gpucalc.jobs.training import resolve
+from gpucalc.layouts.label import label_cells
+from gpucalc.questions import schedule
 
 DB = Database()
 NODES = st.lists(st.integers(0, 8), min_size=1, max_size=60)

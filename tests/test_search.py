@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from legal_jobs import database
 
-from gpucalc import search
-from gpucalc.candidates import BATCH, DIVIDES_HEADS, PARTS_GPUS, SHARDING, STAGES, cuts, divisors, make_space
-from gpucalc.errors import UsageError
-from gpucalc.job import predict, resolve
-from gpucalc.label import label_cells
-from gpucalc.model import load_model
-from gpucalc.search import MEMORY, SLOWER, plan
-from gpucalc.vocabulary import RECOMPUTES
+from gpucalc.core.errors import UsageError
+from gpucalc.core.vocabulary import RECOMPUTES
+from gpucalc.jobs.training import predict, resolve
+from gpucalc.layouts.label import label_cells
+from gpucalc.layouts.space import BATCH, DIVIDES_HEADS, PARTS_GPUS, SHARDING, STAGES, cuts, divisors, make_space
+from gpucalc.models.model import load_model
+from gpucalc.questions import plan as search
+from gpucalc.questions.plan import MEMORY, SLOWER, plan
 
 GPT = {"model": "gpt2-1.5b", "gpu": "a100-sxm-40gb", "n_gpus": 8, "seq_len": 1024, "global_batch": 16}
 LLAMA = {"model": "llama-3.1-8b", "gpu": "h100-sxm-80gb", "n_gpus": 8, "seq_len": 4096, "global_batch": 16}

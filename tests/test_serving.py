@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpucalc.errors import UsageError
+from gpucalc.core.errors import UsageError
+from gpucalc.database.hardware import Database
 from gpucalc.estimate.serving import estimate_serving
 from gpucalc.formulas import experts, kv_cache, serving
-from gpucalc.hardware import Database
-from gpucalc.serving_formats import FORMATS, products_of
-from gpucalc.serving_job import evaluate_serving, parse_serving, resolve_serving, stack_serving
-from gpucalc.serving_search import Limits, pareto, serve, serving_label, serving_label_cells
+from gpucalc.jobs.formats import FORMATS, products_of
+from gpucalc.jobs.serving import evaluate_serving, parse_serving, resolve_serving, stack_serving
+from gpucalc.questions.serve import Limits, pareto, serve, serving_label, serving_label_cells
 
 DB = Database(())
 BASE = {"model": "llama-3.1-70b", "gpu": "h100-sxm-80gb", "precision": "fp8", "isl": 2048.0, "osl": 256.0}
@@ -74,7 +74,7 @@ def test_a_window_keeps_its_layers_short() -> None:
 
 
 def test_a_recurrent_state_does_not_grow() -> None:
-    from gpucalc.model import load_model, preset_names
+    from gpucalc.models.model import load_model, preset_names
 
     name = next(n for n in preset_names() if load_model(n).linear_layers and not load_model(n).attention_layers)
     cells = {"model": name, "tp": 1, "precision": None}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gpucalc.hardware import Database
-from gpucalc.label import label_cells
-from gpucalc.search import plan
-from gpucalc.sizing import (
+from gpucalc.database.hardware import Database
+from gpucalc.jobs.variations import Context, Variation, outcomes
+from gpucalc.layouts.label import label_cells
+from gpucalc.questions.fit import (
     SEQUENCE_UNIT,
     STRATEGIES,
     WITH_EXPERTS,
@@ -18,8 +18,8 @@ from gpucalc.sizing import (
     stated_layout,
     strategies,
 )
-from gpucalc.sizing_remedies import remedies
-from gpucalc.variation import Context, Variation, outcomes
+from gpucalc.questions.fit_remedies import remedies
+from gpucalc.questions.plan import plan
 
 CONTEXT = Context(Database())
 QUESTION = {"model": "llama-3.1-8b", "gpu": "h100-sxm-80gb", "seq_len": 8192}

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpucalc import defaults
-from gpucalc.errors import UsageError
+from gpucalc.core.errors import UsageError
+from gpucalc.database import defaults
+from gpucalc.database.hardware import Database
 from gpucalc.formulas import storage as s
-from gpucalc.hardware import Database
-from gpucalc.storage_job import Question, limiter_of, predict, storage
-from gpucalc.validation_cluster import cluster_report, predicted_samples, shipped
+from gpucalc.questions.storage import Question, limiter_of, predict, storage
+from gpucalc.validate.cluster import cluster_report, predicted_samples, shipped
 
 DB = Database()
 RATE = st.floats(1e8, 1e13)

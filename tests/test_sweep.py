@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from gpucalc import sweep_rows
-from gpucalc.errors import DataError, UsageError
-from gpucalc.hardware import Database
-from gpucalc.job import RISKY_FILL, evaluate_rows
-from gpucalc.search import TIE, plan, row_text
-from gpucalc.sweep import Tally, _work, data_fingerprint, doubts, local_runner, run_cell, sweep
-from gpucalc.sweep_dask import remote_cell
-from gpucalc.sweep_rows import FAULT, FITS, ILLEGAL, NOTHING, Outcome, columns_of
-from gpucalc.sweep_spec import Spec, parse_spec, single
-from gpucalc.sweep_store import Stream
+from gpucalc.core.errors import DataError, UsageError
+from gpucalc.database.hardware import Database
+from gpucalc.jobs.training import RISKY_FILL, evaluate_rows
+from gpucalc.questions.plan import TIE, plan, row_text
+from gpucalc.sweep import rows as sweep_rows
+from gpucalc.sweep.dask import remote_cell
+from gpucalc.sweep.drive import Tally, _work, data_fingerprint, doubts, local_runner, run_cell, sweep
+from gpucalc.sweep.rows import FAULT, FITS, ILLEGAL, NOTHING, Outcome, columns_of
+from gpucalc.sweep.spec import Spec, parse_spec, single
+from gpucalc.sweep.store import Stream
 
 QUESTION: dict[str, Any] = {
     "model": "llama-3.1-8b",

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucalc.candidates import COLUMNS
-from gpucalc.errors import DataError, UsageError
-from gpucalc.search import OBJECTIVES
-from gpucalc.sweep_spec import LAYOUT_COLUMNS, PARETO, Spec, parse_spec, read_spec, single
-from gpucalc.sweep_spec import OBJECTIVES as SWEPT
+from gpucalc.core.errors import DataError, UsageError
+from gpucalc.layouts.space import COLUMNS
+from gpucalc.questions.plan import OBJECTIVES
+from gpucalc.sweep.spec import LAYOUT_COLUMNS, PARETO, Spec, parse_spec, read_spec, single
+from gpucalc.sweep.spec import OBJECTIVES as SWEPT
 
 BASE: dict[str, Any] = {
     "model": "llama-3.1-8b",

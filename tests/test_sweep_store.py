@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucalc import sweep_store
-from gpucalc.errors import DataError
-from gpucalc.sweep_rows import Outcome
-from gpucalc.sweep_store import Journaled
+from gpucalc.core.errors import DataError
+from gpucalc.sweep import store as sweep_store
+from gpucalc.sweep.rows import Outcome
+from gpucalc.sweep.store import Journaled
 
 HEADER = "cell,rank,layout,tp,sequence_parallel,pred_step_time_s,pred_error\n"
 IDENTITY = {"spec": "s", "data": "d", "cells": 12}

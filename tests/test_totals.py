@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from legal_jobs import DENSE, changed, database, legal_cells, solve, value
 
-from gpucalc.columns import PREDICTED
-from gpucalc.explaining import ROOTS
-from gpucalc.job import PREDICTIONS, resolve
-from gpucalc.ledger import Ledger
+from gpucalc.core.columns import PREDICTED
+from gpucalc.core.ledger import Ledger
+from gpucalc.jobs.training import PREDICTIONS, resolve
+from gpucalc.questions.explain import ROOTS
 
 # First parts of paths: what a reader of an explanation finds below them.
 ROOTS_OF_PATHS = {

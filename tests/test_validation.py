@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucalc.hardware import Database
-from gpucalc.validation import LEFT_OUT, RANDOM, SHIPPED, Checked, Prediction, check_rows, check_shipped, shipped_rows
-from gpucalc.validation_kernels import SHIPPED_TABLES, kernel_targets
-from gpucalc.validation_metrics import (
+from gpucalc.database.hardware import Database
+from gpucalc.validate.kernels import SHIPPED_TABLES, kernel_targets
+from gpucalc.validate.metrics import (
     Errors,
     balanced,
     errors_of,
@@ -25,7 +24,17 @@ from gpucalc.validation_metrics import (
     rankings,
     same_job_groups,
 )
-from gpucalc.validation_report import report
+from gpucalc.validate.report import report
+from gpucalc.validate.training import (
+    LEFT_OUT,
+    RANDOM,
+    SHIPPED,
+    Checked,
+    Prediction,
+    check_rows,
+    check_shipped,
+    shipped_rows,
+)
 
 GOLDEN = Path(__file__).parent / "golden" / "accuracy.csv"
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from gpucalc.errors import InfeasibleError
-from gpucalc.hardware import Database
-from gpucalc.label import label_cells
-from gpucalc.search import plan
-from gpucalc.variation import Context, Variation, exposed_share, neighbours, outcomes, time_parts
-from gpucalc.whatif import _with_columns, base_outcome, bisect, compare, network_for, whatif
+from gpucalc.core.errors import InfeasibleError
+from gpucalc.database.hardware import Database
+from gpucalc.jobs.variations import Context, Variation, exposed_share, neighbours, outcomes, time_parts
+from gpucalc.layouts.label import label_cells
+from gpucalc.questions.plan import plan
+from gpucalc.questions.whatif import _with_columns, base_outcome, bisect, compare, network_for, whatif
 
 CONTEXT = Context(Database())
 QUESTION = {"model": "llama-3.1-70b", "gpu": "h100-sxm-80gb", "n_gpus": 64, "seq_len": 8192, "global_batch": 128}

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import NoReturn
 
-from gpucalc.errors import ExitStatus, GpucalcError, UsageError, readable
+from gpucalc.core.errors import ExitStatus, GpucalcError, UsageError, readable
 
 
 def main() -> NoReturn:

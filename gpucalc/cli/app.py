@@ -8,7 +8,7 @@ import typer
 
 from gpucalc import __version__
 from gpucalc.cli.grouping import GroupedCommands
-from gpucalc.errors import nearest
+from gpucalc.core.errors import nearest
 
 app = typer.Typer(
     name="gpucalc",
@@ -68,7 +68,7 @@ def usage_sentence(error: Exception) -> str:
     return f"{path}: {said} (see {path} --help)"
 
 
-from gpucalc.cli import (  # noqa: E402
+from gpucalc.cli import (  # noqa: E402     claims,     comm,     completion,     diagnose,     evaluate,     explain,     export,     fit,     hpc,     hw,     models,     plan,     power,     render,     roofline,     run,     scale,     schedule,     serve,     storage,     sweep,     tune,     validate,     whatif, )
     claims,
     comm,
     completion,

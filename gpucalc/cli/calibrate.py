@@ -11,8 +11,8 @@ import typer
 
 from gpucalc.cli import options as opt
 from gpucalc.cli.output import emit_document, emit_rows, talk
-from gpucalc.columns import Column
-from gpucalc.errors import UsageError
+from gpucalc.core.columns import Column
+from gpucalc.core.errors import UsageError
 
 _COMPARED = (
     Column("group", "text", "rows compared"),
@@ -59,9 +59,9 @@ def calibrate(
     form = opt.chosen_format(form)
     if gpu is None or not logs:
         raise UsageError("missing: --gpu and a LOG, such as hw calibrate --gpu h100-sxm-80gb all_reduce.log -o overlay")
-    from gpucalc.calibrate import Place
-    from gpucalc.calibrate import calibrate as fitted
-    from gpucalc.calibrate_logs import read_log
+    from gpucalc.calibrate.fitted import Place
+    from gpucalc.calibrate.fitted import calibrate as fitted
+    from gpucalc.calibrate.logs import read_log
     from gpucalc.cli.comm import operation
 
     def whole(flag: str, text: str | None) -> int | None:
@@ -85,7 +85,7 @@ def calibrate(
     result = fitted(database, read, place, _today(), in_place=in_place, with_cast=with_cast)
     written = []
     if output is not None:
-        from gpucalc.calibrate_overlay import write_overlay
+        from gpucalc.calibrate.overlay import write_overlay
 
         written = write_overlay(Path(output), result.constants)
     _emit(form, result, columns, not no_header)
@@ -113,8 +113,8 @@ def _emit(form: str, result: Any, columns: str | None, header: bool) -> None:
     if form not in {"table", "md"}:
         emit_rows(form, list(constants[0]), constants, columns, header)
         return
-    from gpucalc.render import choose_columns
-    from gpucalc.render.table import significant, table
+    from gpucalc.output import choose_columns
+    from gpucalc.output.table import significant, table
 
     def shown(value: float | None, unit: str) -> str:
         if value is None:

@@ -9,7 +9,7 @@ import typer
 
 from gpucalc.cli import options as opt
 from gpucalc.cli.output import emit_document, emit_rows
-from gpucalc.errors import UsageError
+from gpucalc.core.errors import UsageError
 
 COLUMNS_OUT = ("key", "claim", "verdict", "because", "arithmetic", "source")
 
@@ -38,8 +38,8 @@ def claims(
         raise UsageError(f"{odd!r} is not key=value; a claim of the list and one of yours cannot be mixed")
     database = opt.open_database(db)
 
-    from gpucalc.claims import check, check_all
-    from gpucalc.claims_said import from_pairs
+    from gpucalc.validate.claims.check import check, check_all
+    from gpucalc.validate.claims.statements import from_pairs
 
     found = [check(from_pairs(own), database)] if own else check_all(database, words)
     rows = [

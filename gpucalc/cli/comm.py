@@ -8,7 +8,7 @@ import typer
 
 from gpucalc.cli import options as opt
 from gpucalc.cli.output import emit_rows, talk
-from gpucalc.errors import UsageError, unknown
+from gpucalc.core.errors import UsageError, unknown
 
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "send_recv")
 _SPELLINGS = {"".join(c for c in name if c.isalpha()): name for name in OPERATIONS} | {
@@ -47,7 +47,7 @@ def comm(
     \b
     gpucalc comm all_reduce 1GiB --gpu h100-sxm-80gb --gpus 64 --fabric ib-ndr
     """
-    from gpucalc.units import parse_quantity
+    from gpucalc.core.units import parse_quantity
 
     form = opt.chosen_format(form)
     opt.check_plot(plot)
@@ -63,8 +63,8 @@ def comm(
 
     rows = evaluated(name, size_bytes, cluster, database.dirs[1:])
     if plot is not None:
-        from gpucalc.plot import save
-        from gpucalc.plot.kernels import comm_figure
+        from gpucalc.output.figures import save
+        from gpucalc.output.figures.kernels import comm_figure
 
         save(comm_figure(name, size_bytes, cluster, database.dirs[1:]), plot)
     emit_rows(form, list(rows[0]), rows, columns, not no_header)

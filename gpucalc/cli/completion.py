@@ -14,7 +14,7 @@ from typing import Annotated, Any, Optional
 import typer
 
 from gpucalc.cli import options as opt
-from gpucalc.errors import UsageError, unknown
+from gpucalc.core.errors import UsageError, unknown
 
 SHELLS = ("bash", "zsh", "fish")
 FILES = "files"  # stands for names of files
@@ -67,11 +67,11 @@ class Names:
 
     def __init__(self, db: Any) -> None:
         from gpucalc.cli import comm, evaluate, hw, plan
-        from gpucalc.columns import INPUT, MEASURED
+        from gpucalc.core.columns import INPUT, MEASURED
+        from gpucalc.database.profiles import profile_names
         from gpucalc.launch import FRAMEWORK_TARGETS, TARGETS
-        from gpucalc.model_presets import preset_names
-        from gpucalc.profile import profile_names
-        from gpucalc.render import FORMATS
+        from gpucalc.models.presets import preset_names
+        from gpucalc.output import FORMATS
 
         gpus = [device.key for device in db.devices()]
         links = [link.key for link in db.links()]

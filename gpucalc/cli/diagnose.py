@@ -10,8 +10,8 @@ import typer
 from gpucalc.cli import options as opt
 from gpucalc.cli.fit import word_of
 from gpucalc.cli.output import emit_document, emit_rows, talk
-from gpucalc.columns import Column
-from gpucalc.errors import UsageError
+from gpucalc.core.columns import Column
+from gpucalc.core.errors import UsageError
 
 CAUSES_OUT = ("cause", "title", "value", "explained_pct", "plausibility", "pred_step_time_s", "pred_fit", "check")
 TERMS_OUT = ("term", "pred_time_s", "share_pct", "unhidden_s", "note")
@@ -70,8 +70,8 @@ def diagnose(
     gpucalc eval --from megatron run.sh --gpu h100-sxm-80gb | gpucalc diagnose - --measured-step-time 20s
     """
     from gpucalc.cli.explain import row_from_stdin
-    from gpucalc.label import label_cells
-    from gpucalc.units import parse_quantity
+    from gpucalc.core.units import parse_quantity
+    from gpucalc.layouts.label import label_cells
 
     form = opt.chosen_format(form)
     shown = word_of("--show", show, ("causes", "terms"))
@@ -96,8 +96,8 @@ def diagnose(
     opt.require(cells, "model", "gpu", *(() if "dp" in cells else ("n_gpus",)), "seq_len", "global_batch")
     database = opt.open_database(db)
 
-    from gpucalc.diagnose import diagnose as diagnosed
-    from gpucalc.variation import Context
+    from gpucalc.jobs.variations import Context
+    from gpucalc.questions.diagnose import diagnose as diagnosed
 
     found = diagnosed(Context(database, profile, fabric), cells, seconds)
     _write(found, shown, form, columns, not no_header)
@@ -169,6 +169,6 @@ def _write(found: Any, shown: str | None, form: str, columns: str | None, header
 
 
 def _table(names: tuple[str, ...], rows: list[dict[str, Any]], form: str, header: bool) -> None:
-    from gpucalc.render.table import table
+    from gpucalc.output.table import table
 
     sys.stdout.write(table([_HEADINGS[n] for n in names], rows, markdown=form == "md", header=header) + "\n")

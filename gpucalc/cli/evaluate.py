@@ -12,8 +12,8 @@ import typer
 from gpucalc.cli import options as opt
 from gpucalc.cli.launched import launched_cells
 from gpucalc.cli.output import emit_rows, talk
-from gpucalc.columns import INPUT, INPUT_COLUMNS, KERNEL_COLUMNS, KINDS, cell_text
-from gpucalc.errors import DataError, UsageError, unknown
+from gpucalc.core.columns import INPUT, INPUT_COLUMNS, KERNEL_COLUMNS, KINDS, cell_text
+from gpucalc.core.errors import DataError, UsageError, unknown
 
 MOST_NOTES = 8  # kinds of warning that are said of a file of rows
 Evaluator = Callable[[list[dict[str, str]]], list[dict[str, Any]]]
@@ -53,8 +53,8 @@ def evaluate(
     gpucalc eval runs.csv -f csv > predicted.csv
     gpucalc eval --from megatron run.sh --gpu h100-sxm-80gb
     """
-    from gpucalc.render import choose_columns, write_rows
-    from gpucalc.rows import read_rows
+    from gpucalc.core.rows import read_rows
+    from gpucalc.output import choose_columns, write_rows
 
     if kind not in KINDS:
         raise unknown("kind", kind, KINDS)
@@ -102,8 +102,8 @@ def _launched(
     causal_flops: bool,
 ) -> dict[str, Any]:
     """The row of launch settings, predicted; cells that are stated beside the file replace the file's."""
-    from gpucalc.job import predict, resolve
-    from gpucalc.label import Layout
+    from gpucalc.jobs.training import predict, resolve
+    from gpucalc.layouts.label import Layout
 
     cells = launched_cells(file, source, stated)
     job = resolve(cells, db, profile=profile, fabric=fabric, causal_flops=causal_flops)
@@ -118,7 +118,7 @@ def _doubts(columns: list[str], kind: str) -> list[str]:
 
     read = INPUT if kind == "training" else {c.name: c for c in (*KERNEL_COLUMNS, *INPUT_COLUMNS)}
     if kind == "serving":
-        from gpucalc.serving_columns import RECORDS
+        from gpucalc.jobs.serving_schema import RECORDS
 
         read = read | RECORDS
     missing = [name for name in read if name not in columns]
@@ -153,15 +153,15 @@ def _evaluator(
         if unused:
             raise UsageError(f"{', '.join(unused)} has no meaning with --kind {kind}")
     if kind == "training":
-        from gpucalc.job import evaluate_rows
+        from gpucalc.jobs.training import evaluate_rows
 
         return lambda records: evaluate_rows(records, db, profile, fabric, causal_flops, warned)
     if kind == "serving":
-        from gpucalc.serving_job import evaluate_serving
+        from gpucalc.jobs.serving import evaluate_serving
 
         return lambda records: evaluate_serving(records, db)
     if kind == "posttraining":
-        from gpucalc.posttraining_job import evaluate_posttraining
+        from gpucalc.questions.tune.predict import evaluate_posttraining
 
         return lambda records: evaluate_posttraining(records, db)
     if kind in {"gemm", "attention"}:
@@ -186,7 +186,7 @@ def _predicted(
 
     `known` are the columns of a header already written: a later record with another one cannot be shown.
     """
-    from gpucalc.rows import text_record
+    from gpucalc.core.rows import text_record
 
     for block in blocks:
         if known is not None:

@@ -9,7 +9,7 @@ import typer
 
 from gpucalc.cli import options as opt
 from gpucalc.cli.output import emit_document, emit_rows, talk
-from gpucalc.errors import DataError, UsageError
+from gpucalc.core.errors import DataError, UsageError
 
 TERM_COLUMNS = ("path", "value", "unit", "formula", "arguments", "citation")
 
@@ -54,7 +54,7 @@ def explain(
     gpucalc plan llama-3.1-70b --gpu h100-sxm-80gb --gpus 64 --seq-len 8192 --global-batch 128 --top 1 -f csv
     | gpucalc explain - --depth 2
     """
-    from gpucalc.label import label_cells
+    from gpucalc.layouts.label import label_cells
 
     form = opt.chosen_format(form)
     opt.check_plot(plot)
@@ -75,13 +75,13 @@ def explain(
     opt.require(cells, "model", "gpu", *(() if "dp" in cells else ("n_gpus",)), "seq_len", "global_batch")
     database = opt.open_database(db)
 
-    from gpucalc.explaining import explain as explained
+    from gpucalc.questions.explain import explain as explained
 
     found = explained(cells, database, causal_flops=causal_flops, profile=profile, fabric=fabric)
     talk(*(f"note: {warning}" for warning in found.warnings))
     if plot is not None:
-        from gpucalc.plot import save
-        from gpucalc.plot.explained import explain_figure
+        from gpucalc.output.figures import save
+        from gpucalc.output.figures.explained import explain_figure
 
         save(explain_figure(cells, database, causal_flops=causal_flops, profile=profile, fabric=fabric), plot)
     if form == "json":
@@ -93,8 +93,8 @@ def explain(
             }
         )
     elif form == "table" and columns is None:
-        from gpucalc.explaining import ROOTS
-        from gpucalc.render.explain import tree
+        from gpucalc.output.explain import tree
+        from gpucalc.questions.explain import ROOTS
 
         roots = None if deepest is None else ROOTS
         sys.stdout.write(tree(found.facts, found.terms, found.summary, deepest=deepest, roots=roots) + "\n")
@@ -104,9 +104,9 @@ def explain(
 
 def row_from_stdin() -> dict[str, Any]:
     """The typed cells of the first row on standard input; its label counts where the row lacks the cells."""
-    from gpucalc.columns import parse_row
-    from gpucalc.label import label_cells
-    from gpucalc.rows import read_rows, text_record
+    from gpucalc.core.columns import parse_row
+    from gpucalc.core.rows import read_rows, text_record
+    from gpucalc.layouts.label import label_cells
 
     rows = read_rows("-", block=2)
     block = next(rows.blocks, [])

@@ -9,7 +9,7 @@ import typer
 
 from gpucalc.cli import options as opt
 from gpucalc.cli.output import talk
-from gpucalc.errors import UsageError
+from gpucalc.core.errors import UsageError
 
 TO = (
     "megatron, nemo, deepspeed, torchtitan, torchtitan-recipe, accelerate, nanotron, horovod, sbatch, k8s; "
@@ -57,9 +57,9 @@ def export(
     | gpucalc export - --to sbatch
     """
     from gpucalc.cli.explain import row_from_stdin
-    from gpucalc.label import label_cells
     from gpucalc.launch import AROUND, FRAMEWORK_TARGETS, TARGETS, target_named
-    from gpucalc.launch.serving_engines import SERVING_TARGETS, serving_target
+    from gpucalc.launch.write.serving_engines import SERVING_TARGETS, serving_target
+    from gpucalc.layouts.label import label_cells
 
     if to is None:
         raise UsageError(f"for which framework? write --to with one of {', '.join((*TARGETS, *SERVING_TARGETS))}")

@@ -10,8 +10,8 @@ import typer
 
 from gpucalc.cli import options as opt
 from gpucalc.cli.output import emit_document, emit_rows, talk
-from gpucalc.columns import COLUMNS, Column
-from gpucalc.errors import ExitStatus, UsageError, nearest
+from gpucalc.core.columns import COLUMNS, Column
+from gpucalc.core.errors import ExitStatus, UsageError, nearest
 
 STRATEGIES_OUT = (
     *("strategy", "title", "n_gpus", "pred_fit", "layout", "pred_peak_mem_gib", "pred_tokens_per_s_per_gpu"),
@@ -73,7 +73,7 @@ def fit(
     gpucalc fit llama-3.1-70b --gpu h100-sxm-80gb --seq-len 8192
     gpucalc fit llama-3.1-70b --gpu h100-sxm-80gb --gpus 64 --layout tp8-dp8-mbs1-zero3 --assert fits
     """
-    from gpucalc.label import label_cells
+    from gpucalc.layouts.label import label_cells
 
     form = opt.chosen_format(form)
     wanted = word_of("--assert", asserted, ASSERTIONS)
@@ -86,9 +86,9 @@ def fit(
     opt.require(cells, "model", "gpu", "seq_len")
     database = opt.open_database(db)
 
-    from gpucalc import sizing
-    from gpucalc.sizing_remedies import remedies
-    from gpucalc.variation import Context
+    from gpucalc.jobs.variations import Context
+    from gpucalc.questions import fit as sizing
+    from gpucalc.questions.fit_remedies import remedies
 
     context = Context(database, profile, fabric)
     if layout is not None or "tp" in cells or "pp" in cells:
@@ -228,7 +228,7 @@ def _write(
 
 
 def _table(names: Sequence[str], rows: Sequence[dict[str, Any]], form: str, header: bool) -> None:
-    from gpucalc.render.table import table
+    from gpucalc.output.table import table
 
     records = [_HEADINGS.get(n) or COLUMNS.get(n) or Column(n, "number", n, heading=n) for n in names]
     sys.stdout.write(table(records, rows, markdown=form == "md", header=header) + "\n")
@@ -260,8 +260,8 @@ def _footer(best: Any, rows: Sequence[dict[str, Any]], count: int | None) -> Non
 def _one_layout(
     sizing: Any, context: Any, cells: dict[str, Any], wanted: str | None, form: str, columns: str | None, header: bool
 ) -> int:
-    from gpucalc.sizing_remedies import remedies
-    from gpucalc.variation import MEMORY_PARTS, MEMORY_TITLES, largest_part
+    from gpucalc.jobs.variations import MEMORY_PARTS, MEMORY_TITLES, largest_part
+    from gpucalc.questions.fit_remedies import remedies
 
     outcome = sizing.stated_layout(context, cells)
     cures = [_remedy_row(one) for one in remedies(context, outcome)]
@@ -285,7 +285,7 @@ def _one_layout(
     elif form in {"table", "md"} and columns is None:
         parts = ", ".join(f"{title} {gib:.1f}" for title, gib in verdict["parts_gib"].items() if gib > 0)
         said = f"{-over / 2**30:.1f} GiB free" if over <= 0 else f"{over / 2**30:.1f} GiB too much"
-        from gpucalc.render.table import facts
+        from gpucalc.output.table import facts
 
         pairs = [
             ("layout", f"{outcome.label} on {verdict['n_gpus']} GPUs"),

@@ -10,7 +10,7 @@ import typer
 
 from gpucalc.cli import options as opt
 from gpucalc.cli.output import emit_document, emit_rows, talk
-from gpucalc.errors import ExitStatus, InfeasibleError, UsageError
+from gpucalc.core.errors import ExitStatus, InfeasibleError, UsageError
 
 FILL = 0.9  # of the device memory, where no size is stated
 ROWS = (
@@ -146,9 +146,9 @@ def _changes(
     reductions: str | None,
     precision: str | None,
 ) -> dict[str, Any]:
-    from gpucalc.errors import unknown
+    from gpucalc.core.errors import unknown
+    from gpucalc.core.units import parse_quantity
     from gpucalc.estimate.hpc import PRECISIONS
-    from gpucalc.units import parse_quantity
 
     changes: dict[str, Any] = {}
     for name, text, dimension in (
@@ -217,9 +217,9 @@ def _write_one(
     columns: str | None,
     no_header: bool,
 ) -> None:
-    from gpucalc.explaining import ledger_tree
-    from gpucalc.render.explain import tree
-    from gpucalc.render.table import significant
+    from gpucalc.output.explain import tree
+    from gpucalc.output.table import significant
+    from gpucalc.questions.explain import ledger_tree
 
     def at(path: str) -> float:
         return float(ledger[path])
@@ -264,9 +264,9 @@ def _list_benchmark(
     columns: str | None,
     no_header: bool,
 ) -> int:
-    from gpucalc.explaining import ledger_tree
-    from gpucalc.render.explain import tree
-    from gpucalc.render.table import significant
+    from gpucalc.output.explain import tree
+    from gpucalc.output.table import significant
+    from gpucalc.questions.explain import ledger_tree
 
     answers, terms = [], []
     for n in counts:

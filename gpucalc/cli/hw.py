@@ -11,8 +11,8 @@ import typer
 from gpucalc.cli import calibrate
 from gpucalc.cli import options as opt
 from gpucalc.cli.output import emit_object, emit_rows, talk
-from gpucalc.columns import Column
-from gpucalc.errors import ExitStatus, UsageError, nearest, unknown
+from gpucalc.core.columns import Column
+from gpucalc.core.errors import ExitStatus, UsageError, nearest, unknown
 
 app = typer.Typer(help="The hardware database.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -91,8 +91,8 @@ def list_(
     rows = _rows(opt.open_database(db), kind)
     known = list(rows[0]) if rows else ["key"]
     if form in {"table", "md"}:
-        from gpucalc.render import choose_columns
-        from gpucalc.render.table import table
+        from gpucalc.output import choose_columns
+        from gpucalc.output.table import table
 
         default = [n for n in known if kind != "accelerators" or n not in _LEFT_OUT]
         names = choose_columns(columns, known) if columns is not None else default
@@ -130,7 +130,7 @@ def show(
 
 def _find(db: Any, name: str) -> Any:
     """The record of a name; keys come before aliases, since "dgx-h100" is a node and an alias of its GPU."""
-    from gpucalc.catalog import list_files
+    from gpucalc.database.catalog import list_files
 
     keys = {folder: list(list_files(db.dirs, folder)) for folder in KINDS}
     for folder, lookup in (("nodes", db.node), ("links", db.link), ("topologies", db.topology)):
@@ -158,7 +158,7 @@ def _facts(record: Any, form: str) -> dict[str, Any]:
     fields = {n: dict(v) if hasattr(v, "items") else v for n, v in fields.items()}
     if form not in {"table", "md"}:
         return fields
-    from gpucalc.render.explain import quantity
+    from gpucalc.output.explain import quantity
 
     def readable(name: str, value: Any) -> Any:
         if name.startswith("peak_") and isinstance(value, dict):
@@ -175,9 +175,9 @@ def _facts(record: Any, form: str) -> dict[str, Any]:
 
 def _in_force(db: Any, device: Any, form: str) -> dict[str, Any]:
     """The constants that predictions take for a device, by table, with what they rest on."""
-    from gpucalc.efficiency import TABLE_PRECISION, TABLES, calibration_rows
-    from gpucalc.efficiency_network import calibration
-    from gpucalc.hardware import resolve_cluster
+    from gpucalc.database.efficiency import TABLE_PRECISION, TABLES, calibration_rows
+    from gpucalc.database.hardware import resolve_cluster
+    from gpucalc.database.network import calibration
 
     overlays = db.dirs[1:]
     precisions = {t: next((p for p in device.precisions() if TABLE_PRECISION[p] == t), None) for t in ("bf16", "fp8")}
@@ -218,7 +218,7 @@ def check(
     db: opt.Databases = None,
 ) -> int:
     """Check the database and overlays; list all problems at once as file: key: problem."""
-    from gpucalc.catalog import check as problems_of
+    from gpucalc.database.catalog import check as problems_of
 
     problems = problems_of(tuple(dirs or ()) + tuple(db or ()))
     for problem in problems:
@@ -233,7 +233,7 @@ def check(
 @app.command("schema")
 def schema() -> None:
     """Print the fields that a file of the database may hold."""
-    from gpucalc.catalog import schema_table
+    from gpucalc.database.catalog import schema_table
 
     print(schema_table().rstrip("\n"))
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpucalc.cli.output import talk
-from gpucalc.errors import UsageError
+from gpucalc.core.errors import UsageError
 
 _EXAMPLES = {
     "model": "--set model=llama-3.1-8b",
@@ -23,7 +23,7 @@ def launched_cells(file: str, source: str, stated: Mapping[str, Any]) -> dict[st
     Raises UsageError with everything that is contradictory, or missing from both.
     """
     from gpucalc.launch import read_launch
-    from gpucalc.launch.source import read_source
+    from gpucalc.launch.read.source import read_source
 
     read, notes = read_launch(source, read_source(file), stated)
     cells = {**read, **stated}

@@ -8,8 +8,8 @@ from typing import Any
 
 from gpucalc.cli import options as opt
 from gpucalc.cli.output import emit_document, emit_rows, talk
-from gpucalc.columns import COLUMNS, Column
-from gpucalc.errors import ExitStatus, UsageError
+from gpucalc.core.columns import COLUMNS, Column
+from gpucalc.core.errors import ExitStatus, UsageError
 
 ROWS = (
     "layout",
@@ -53,7 +53,7 @@ def plan_mixed(
     **options: Any,
 ) -> int:
     """Rank uneven layouts and compare them with the parts alone."""
-    from gpucalc import mixed
+    from gpucalc.questions import mixed
 
     parts = mixed.kinds_of(gpu, db)
     if gpus is not None and opt.positive_integer("--gpus", gpus) != sum(parts.values()):
@@ -89,7 +89,7 @@ def _write(result: Any, form: str, columns: str | None) -> None:
 
 def _tables(result: Any, markdown: bool) -> None:
     from gpucalc.cli.plan import _band, _ties
-    from gpucalc.render.table import table
+    from gpucalc.output.table import table
 
     shown = [
         {**row, "tie": tie, "band": _band(row), "shares": row["split"]}

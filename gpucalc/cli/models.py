@@ -9,8 +9,8 @@ import typer
 
 from gpucalc.cli import options as opt
 from gpucalc.cli.output import emit_object, emit_rows, talk
-from gpucalc.columns import Column
-from gpucalc.errors import UsageError
+from gpucalc.core.columns import Column
+from gpucalc.core.errors import UsageError
 
 app = typer.Typer(help="Model presets and the config.json importer.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -24,7 +24,7 @@ def list_(
     no_header: opt.NoHeader = False,
 ) -> None:
     """List the presets."""
-    from gpucalc.model import describe, load_model, preset_names
+    from gpucalc.models.model import describe, load_model, preset_names
 
     form = opt.chosen_format(form)
     rows = []
@@ -34,8 +34,8 @@ def list_(
         # The name under which it is called, whatever the model calls itself.
         rows.append({**{n: facts[n] if n in facts else shape.get(n) for n in LISTED}, "name": name})
     if form in {"table", "md"}:
-        from gpucalc.render import choose_columns
-        from gpucalc.render.table import table
+        from gpucalc.output import choose_columns
+        from gpucalc.output.table import table
 
         records = [Column(n, "text", n, heading=n.replace("_", " ")) for n in choose_columns(columns, LISTED)]
         shown = [{n: f"{v:,}" if isinstance(v, int) else v for n, v in row.items()} for row in rows]
@@ -71,7 +71,7 @@ def import_(
 
 
 def _describe(name: str | None, form: str, example: str) -> None:
-    from gpucalc.model import describe, load_model
+    from gpucalc.models.model import describe, load_model
 
     form = opt.chosen_format(form)
     if name is None:

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Optional
 
 import typer
 
-from gpucalc.columns import INPUT, MEASURED, parse_cell, parse_setting
-from gpucalc.errors import UsageError, nearest
-from gpucalc.render import FORMATS
+from gpucalc.core.columns import INPUT, MEASURED, parse_cell, parse_setting
+from gpucalc.core.errors import UsageError, nearest
+from gpucalc.output import FORMATS
 
 # Values are taken as text and read by the rules of the row schema, so that an option and a cell of a
 # file accept the same and complain alike.
@@ -98,7 +98,7 @@ def _without_separators(text: str) -> str:
 
 def positive_integer(flag: str, text: str) -> int:
     """A whole number of at least one, for options that are no column."""
-    from gpucalc.columns import Column
+    from gpucalc.core.columns import Column
 
     record = Column("value", "int", flag)
     try:
@@ -112,7 +112,7 @@ def positive_integer(flag: str, text: str) -> int:
 
 def positive_number(flag: str, text: str) -> float:
     """A number above 0, for options that are no column."""
-    from gpucalc.columns import Column
+    from gpucalc.core.columns import Column
 
     try:
         value: float | None = parse_cell(Column("value", "number", flag), text)
@@ -217,7 +217,7 @@ def require(cells: Mapping[str, Any], *names: str) -> None:
 
 def open_database(dirs: Iterable[str] | None) -> Any:
     """The hardware database with its overlays."""
-    from gpucalc.hardware import Database
+    from gpucalc.database.hardware import Database
 
     return Database(tuple(dirs or ()))
 
@@ -225,7 +225,7 @@ def open_database(dirs: Iterable[str] | None) -> Any:
 def check_plot(path: str | None) -> None:
     """Complain about a picture that cannot be made before anything is computed or written."""
     if path is not None:
-        from gpucalc.plot import check_path
+        from gpucalc.output.figures import check_path
 
         check_path(path)
 
@@ -239,7 +239,7 @@ def resolved_cluster(
     fabric: str | None,
 ) -> Any:
     """The cluster that the options of `comm` mean."""
-    from gpucalc.hardware import resolve_cluster
+    from gpucalc.database.hardware import resolve_cluster
 
     options = {
         "gpu": gpu,

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpucalc.render import choose_columns, write_rows
+from gpucalc.output import choose_columns, write_rows
 
 
 def talk(*lines: str) -> None:
@@ -41,7 +41,7 @@ def ranged_rows(
 
 def emit_document(value: Any) -> None:
     """Write one JSON document."""
-    from gpucalc.render.jsonout import write_json
+    from gpucalc.output.jsonout import write_json
 
     write_json(sys.stdout, value)
 
@@ -53,7 +53,7 @@ def emit_object(form: str, value: Mapping[str, Any]) -> None:
     elif form == "jsonl":
         write_rows(sys.stdout, form, list(value), [[value]])
     elif form == "table":
-        from gpucalc.render.table import facts
+        from gpucalc.output.table import facts
 
         sys.stdout.write(facts([(name, shown(field)) for name, field in flat(value)]) + "\n")
     else:
@@ -83,7 +83,7 @@ def shown(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}" if abs(value) >= 10_000 else str(value)
     if isinstance(value, float):
-        from gpucalc.render.table import significant
+        from gpucalc.output.table import significant
 
         return significant(value, 6)
     return str(value)

@@ -11,8 +11,8 @@ import typer
 from gpucalc.cli import options as opt
 from gpucalc.cli.mixed import is_mixed, plan_mixed
 from gpucalc.cli.output import emit_document, emit_rows, talk
-from gpucalc.columns import COLUMNS, INPUT, MEASURED, TRAINING_PREDICTIONS, Column
-from gpucalc.errors import ExitStatus, UsageError, nearest
+from gpucalc.core.columns import COLUMNS, INPUT, MEASURED, TRAINING_PREDICTIONS, Column
+from gpucalc.core.errors import ExitStatus, UsageError, nearest
 
 OBJECTIVES = ("throughput", "mfu", "memory", "pareto")
 # The header of machine formats is the same for every question, feasible or not.
@@ -66,14 +66,14 @@ def plan(
     \b
     gpucalc plan llama-3.1-70b --gpu h100-sxm-80gb --gpus 64 --seq-len 8192 --global-batch 128
     """
-    from gpucalc.label import parse_label
+    from gpucalc.layouts.label import parse_label
 
     form = opt.chosen_format(form)
     objective = _objective(objective)
     count = opt.positive_integer("--top", top)
     opt.check_plot(plot)
     if report is not None:
-        from gpucalc.report import check_report_path
+        from gpucalc.output.report import check_report_path
 
         check_report_path(report)
     options_given = opt.stated_options(locals())
@@ -89,7 +89,7 @@ def plan(
         return plan_mixed(gpu, gpus, cells, database, count, form, columns, **shared)
     opt.require(cells, "model", "gpu", "n_gpus", "seq_len", "global_batch")
 
-    from gpucalc.search import plan as search
+    from gpucalc.questions.plan import plan as search
 
     progress = _progress()
     options: dict[str, Any] = {"causal_flops": causal_flops, "profile": profile, "fabric": fabric}
@@ -114,13 +114,13 @@ def _draw(
     """Write the picture and the report; without a layout that fits there is nothing to draw, but still a report."""
     front = None
     if result.rows:
-        from gpucalc.plot.layouts import pareto_front
+        from gpucalc.output.figures.layouts import pareto_front
 
         front = pareto_front(cells, db, result.candidates, progress=progress, **options)
     if plot is not None and front:
-        from gpucalc.plot import save
-        from gpucalc.plot.layouts import plan_figure
-        from gpucalc.report import plan_title
+        from gpucalc.output.figures import save
+        from gpucalc.output.figures.layouts import plan_figure
+        from gpucalc.output.report import plan_title
 
         save(plan_figure(result.rows, front, db, plan_title(result.job), **options), plot)
     elif plot is not None:
@@ -128,7 +128,7 @@ def _draw(
     if report is not None:
         import shlex
 
-        from gpucalc.report import plan_report, write_report
+        from gpucalc.output.report import plan_report, write_report
 
         command = shlex.join(["gpucalc", *sys.argv[1:]])
         write_report(plan_report(result, cells, db, front=front, command=command, **options), report)
@@ -194,7 +194,7 @@ def _all_columns(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _narrowed(rows: list[dict[str, Any]], columns: str | None) -> list[dict[str, Any]]:
-    from gpucalc.render import choose_columns
+    from gpucalc.output import choose_columns
 
     if columns is None:
         return rows
@@ -203,8 +203,8 @@ def _narrowed(rows: list[dict[str, Any]], columns: str | None) -> list[dict[str,
 
 
 def _table(rows: list[dict[str, Any]], form: str, header: bool) -> None:
-    from gpucalc.render.colour import dressed
-    from gpucalc.render.table import table
+    from gpucalc.output.colour import dressed
+    from gpucalc.output.table import table
 
     shown = [{**row, "tie": tie, "band": _band(row)} for row, tie in zip(rows, _ties(rows), strict=True)]
     text = table(_TABLE, shown, markdown=form == "md", header=header)
@@ -213,7 +213,7 @@ def _table(rows: list[dict[str, Any]], form: str, header: bool) -> None:
 
 def _ties(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """ "=" beside each row whose step time the model cannot tell from the fastest one's."""
-    from gpucalc.search import TIE
+    from gpucalc.questions.plan import TIE
 
     times = [row["pred_step_time_s"] for row in rows]
     fastest = min(range(len(times)), key=times.__getitem__, default=0)

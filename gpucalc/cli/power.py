@@ -10,8 +10,8 @@ import typer
 from gpucalc.cli import options as opt
 from gpucalc.cli import quantities as given
 from gpucalc.cli.output import emit_document, emit_rows, ranged_rows, talk
-from gpucalc.columns import Column
-from gpucalc.errors import UsageError
+from gpucalc.core.columns import Column
+from gpucalc.core.errors import UsageError
 
 COLUMNS_OUT = ("quantity", "value", "low", "high", "unit", "meaning")
 MEANINGS = {
@@ -87,7 +87,7 @@ def power(
     gpucalc power llama-3.1-70b --gpu h100-sxm-80gb --gpus 512 --seq-len 8192 --global-batch 512
     """
     from gpucalc.cli.explain import row_from_stdin
-    from gpucalc.label import label_cells
+    from gpucalc.layouts.label import label_cells
 
     form = opt.chosen_format(form)
     base = row_from_stdin() if model == "-" else None
@@ -110,8 +110,8 @@ def power(
             raise UsageError(f"{flag} has no meaning without a MODEL")
     database = opt.open_database(db)
 
-    from gpucalc.power_job import Question
-    from gpucalc.power_job import power as answered
+    from gpucalc.questions.power import Question
+    from gpucalc.questions.power import power as answered
 
     question = Question(
         gpu=cells["gpu"],
@@ -151,8 +151,8 @@ def _write(found: Any, explained: bool, form: str, columns: str | None, header: 
         talk(*(f"note: {note}" for note in found.notes))
         return
     from gpucalc.cli.run import said
-    from gpucalc.render.explain import tree
-    from gpucalc.render.table import facts, table
+    from gpucalc.output.explain import tree
+    from gpucalc.output.table import facts, table
 
     device = found.cluster.device
     heading = f"{found.cluster.n_gpus:,} x {device.name}, {device.tdp_watts:g} W each"

@@ -6,7 +6,7 @@ import math
 import re
 
 from gpucalc.cli import options as opt
-from gpucalc.errors import UsageError
+from gpucalc.core.errors import UsageError
 
 _COUNT = re.compile(r"([+-]?(?:\d[\d_,]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([kKMBGT]?)")
 _SCALE = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
@@ -14,7 +14,7 @@ _SCALE = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 
 def quantity(flag: str, text: str | None, dimension: str) -> float | None:
     """The SI value of an option such as 30min or 50GB/s; None without it."""
-    from gpucalc.units import parse_quantity
+    from gpucalc.core.units import parse_quantity
 
     if text is None:
         return None
@@ -79,7 +79,7 @@ def share(flag: str, text: str | None, *, whole: bool = False, zero: bool = Fals
 
 def word(flag: str, text: str, known: tuple[str, ...]) -> str:
     """One of a few words."""
-    from gpucalc.errors import nearest
+    from gpucalc.core.errors import nearest
 
     found = text.strip().casefold()
     if found not in known:

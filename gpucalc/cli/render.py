@@ -11,7 +11,7 @@ import typer
 
 from gpucalc.cli import options as opt
 from gpucalc.cli.output import emit_document, emit_rows, talk
-from gpucalc.errors import ExitStatus, UsageError, unknown
+from gpucalc.core.errors import ExitStatus, UsageError, unknown
 
 YEAR = 365.25 * 86400
 FEW_ROUNDS = 3  # frames a machine below which the closed form may be 10 % off
@@ -145,7 +145,7 @@ def _frames(minutes: str | None, fps: str, frames: str | None) -> int:
 
 
 def _frame_time(frame_time: str | None, years: str | None, frames: int) -> float:
-    from gpucalc.units import parse_quantity
+    from gpucalc.core.units import parse_quantity
 
     if (frame_time is None) == (years is None):
         raise UsageError("how long does a frame take? write either --frame-time 20min or --machine-years 3")
@@ -166,7 +166,7 @@ def _spread(text: str | None, defaults: Mapping[str, Any]) -> float:
 
 
 def _seconds(flag: str, text: str) -> float:
-    from gpucalc.units import parse_quantity
+    from gpucalc.core.units import parse_quantity
 
     if re.fullmatch(r"0+(\.0+)?\s*(s|min|h|ms)?", text.strip()):
         return 0.0
@@ -174,7 +174,7 @@ def _seconds(flag: str, text: str) -> float:
 
 
 def _store(store: str | None, frame_bytes: str | None) -> tuple[float, float]:
-    from gpucalc.units import parse_quantity
+    from gpucalc.core.units import parse_quantity
 
     if (store is None) != (frame_bytes is None):
         raise UsageError("--store and --frame-bytes belong together")
@@ -189,9 +189,9 @@ def _price(flag: str, text: str | None, seconds: float) -> float:
 
 
 def _write(db: Any, form: str, answer: dict[str, Any], ledger: Any, columns: str | None) -> None:
-    from gpucalc.explaining import ledger_tree
-    from gpucalc.render.explain import tree
-    from gpucalc.render.table import significant
+    from gpucalc.output.explain import tree
+    from gpucalc.output.table import significant
+    from gpucalc.questions.explain import ledger_tree
 
     terms = ledger_tree(ledger, db, ROOTS)
     if form == "json":

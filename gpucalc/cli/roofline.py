@@ -9,7 +9,7 @@ import typer
 
 from gpucalc.cli import options as opt
 from gpucalc.cli.output import emit_document, emit_rows
-from gpucalc.errors import UsageError
+from gpucalc.core.errors import UsageError
 
 app = typer.Typer(
     help="Time, bound and efficiency of one operation on one GPU.", no_args_is_help=True, rich_markup_mode=None
@@ -87,7 +87,7 @@ def attention(
     if seq_len is None or heads is None:
         raise UsageError("missing: --seq-len 8192 and --heads 32")
     if phase not in (*PHASES, "prefill_causal"):
-        from gpucalc.errors import unknown
+        from gpucalc.core.errors import unknown
 
         raise unknown("phase", phase, PHASES)
     values = {
@@ -134,7 +134,7 @@ def kernel(
     \b
     gpucalc roofline kernel --flops 1.1TFLOP --bytes 400MB --gpu h100-sxm-80gb
     """
-    from gpucalc.units import parse_quantity
+    from gpucalc.core.units import parse_quantity
 
     form = opt.chosen_format(form)
     opt.check_plot(plot)
@@ -153,8 +153,8 @@ def kernel(
 def _write(form: str, given: dict[str, Any], device: Any, precision: str, ledger: Any, plot: str | None = None) -> None:
     """The question, the answer in kernel units, and the terms that led to it."""
     from gpucalc.estimate.kernels import bound_of
-    from gpucalc.render.explain import ledger_terms, tree
-    from gpucalc.render.table import significant
+    from gpucalc.output.explain import ledger_terms, tree
+    from gpucalc.output.table import significant
 
     seconds, rate = float(ledger["time/total"]), float(ledger["metric/achieved"])
     answer: dict[str, Any] = {
@@ -168,8 +168,8 @@ def _write(form: str, given: dict[str, Any], device: Any, precision: str, ledger
         "bound": bound_of(ledger),
     }
     if plot is not None:
-        from gpucalc.plot import save
-        from gpucalc.plot.kernels import operation_traffic, roofline_figure
+        from gpucalc.output.figures import save
+        from gpucalc.output.figures.kernels import operation_traffic, roofline_figure
 
         flops = float(given["flops"] if "flops" in given else ledger["flops/total"])
         save(roofline_figure(answer, operation_traffic(ledger), flops, device), plot)

@@ -10,7 +10,7 @@ import typer
 from gpucalc.cli import options as opt
 from gpucalc.cli import quantities as given
 from gpucalc.cli.output import emit_document, emit_rows, ranged_rows, talk
-from gpucalc.errors import UsageError
+from gpucalc.core.errors import UsageError
 
 COLUMNS_OUT = ("quantity", "value", "low", "high", "unit", "meaning")
 # Figure → unit and what it is.
@@ -139,7 +139,7 @@ def run(
     gpucalc run llama-3.1-70b --gpu h100-sxm-80gb --gpus 2048 --tokens 15T --grid france
     """
     from gpucalc.cli.explain import row_from_stdin
-    from gpucalc.label import label_cells
+    from gpucalc.layouts.label import label_cells
 
     form = opt.chosen_format(form)
     base = row_from_stdin() if model == "-" else None
@@ -193,8 +193,8 @@ def run(
         raise UsageError("--mtbf and --failure-rate say the same; write one of them")
     database = opt.open_database(db)
 
-    from gpucalc.run_job import run as answered
-    from gpucalc.run_question import Question
+    from gpucalc.questions.run import run as answered
+    from gpucalc.questions.run_scenarios import Question
 
     found = answered(cells, Question(**asked), database, profile=profile, fabric=fabric, causal_flops=causal_flops)
     _write(found, explained, form, columns, not no_header)
@@ -224,8 +224,8 @@ def _write(found: Any, explained: bool, form: str, columns: str | None, header: 
         emit_rows(form, COLUMNS_OUT, rows, columns, header)
         talk(*(f"note: {note}" for note in found.notes))
         return
-    from gpucalc.render.explain import tree
-    from gpucalc.render.table import facts
+    from gpucalc.output.explain import tree
+    from gpucalc.output.table import facts
 
     cluster = found.job.cluster
     pairs = [
@@ -242,7 +242,7 @@ def _write(found: Any, explained: bool, form: str, columns: str | None, header: 
 
 def said(row: dict[str, Any]) -> str:
     """A figure with its unit and range."""
-    from gpucalc.render.table import significant
+    from gpucalc.output.table import significant
 
     value, low, high = (significant(float(row[name])) for name in ("value", "low", "high"))
     text = f"{value} {row['unit']}".strip()

@@ -10,8 +10,8 @@ import typer
 
 from gpucalc.cli import options as opt
 from gpucalc.cli.output import emit_document, emit_rows, talk
-from gpucalc.columns import COLUMNS, Column
-from gpucalc.errors import ExitStatus, UsageError, nearest
+from gpucalc.core.columns import COLUMNS, Column
+from gpucalc.core.errors import ExitStatus, UsageError, nearest
 
 MODES = ("strong", "weak", "both")
 SHAPES = ("normal", "lognormal")
@@ -83,7 +83,7 @@ def scale(
     \b
     gpucalc scale llama-3.1-70b --gpu h100-sxm-80gb --gpus 64..4096 --seq-len 8192 --global-batch 1024
     """
-    from gpucalc.label import parse_label
+    from gpucalc.layouts.label import parse_label
 
     form = opt.chosen_format(form)
     opt.check_plot(plot)
@@ -102,8 +102,8 @@ def scale(
     together = opt.positive_integer("--straggler-gpus", straggler_gpus)
     database = opt.open_database(db)
 
-    from gpucalc import scaling
-    from gpucalc.variation import Context
+    from gpucalc.jobs.variations import Context
+    from gpucalc.questions import scale as scaling
 
     counts = scaling.parse_counts(gpus)
     straggling = None if variation is None else scaling.Straggling(variation, shape, together)
@@ -111,8 +111,8 @@ def scale(
     curves = scaling.scale(context, cells, counts, mode, straggling, exhaustive)
     rows = [_row(point) for point in curves.points]
     if plot is not None:
-        from gpucalc.plot import save
-        from gpucalc.plot.scaling import scaling_figure
+        from gpucalc.output.figures import save
+        from gpucalc.output.figures.scaling import scaling_figure
 
         save(scaling_figure([row | _terms(point) for row, point in zip(rows, curves.points, strict=True)]), plot)
     _write(curves, rows, form, columns, not no_header)
@@ -152,7 +152,7 @@ def _row(point: Any) -> dict[str, Any]:
 
 def _terms(point: Any) -> dict[str, float]:
     """The terms of the step, for the picture."""
-    from gpucalc.variation import time_parts
+    from gpucalc.jobs.variations import time_parts
 
     if point.outcome is None:
         return {}
@@ -173,7 +173,7 @@ def _write(curves: Any, rows: list[dict[str, Any]], form: str, columns: str | No
         )
         return
     if form in {"table", "md"} and columns is None:
-        from gpucalc.render.table import table
+        from gpucalc.output.table import table
 
         shown = [
             {
@@ -190,14 +190,14 @@ def _write(curves: Any, rows: list[dict[str, Any]], form: str, columns: str | No
 
 
 def _loss(row: Mapping[str, Any]) -> str:
-    from gpucalc.scaling import GROUP_TITLES
+    from gpucalc.questions.scale import GROUP_TITLES
 
     name = row.get("largest_loss")
     return f"{GROUP_TITLES[name]} {row[f'share_{name}_pct']:.0f} %" if name else ""
 
 
 def _sentences(curves: Any) -> list[str]:
-    from gpucalc.scaling import GROUP_TITLES, breaking_point
+    from gpucalc.questions.scale import GROUP_TITLES, breaking_point
 
     lines = []
     for law in curves.laws:

@@ -10,7 +10,7 @@ import typer
 
 from gpucalc.cli import options as opt
 from gpucalc.cli.output import emit_document, emit_rows, talk
-from gpucalc.errors import ExitStatus, UsageError, unknown
+from gpucalc.core.errors import ExitStatus, UsageError, unknown
 
 MANIFESTS = ("sbatch", "k8s")
 NODES_SHOWN = 12
@@ -113,7 +113,7 @@ def _cells(
     precision: str | None,
     settings: Optional[list[str]],
 ) -> dict[str, Any]:
-    from gpucalc.label import label_cells
+    from gpucalc.layouts.label import label_cells
 
     asked = {"model": model, "gpu": gpu, "n_gpus": gpus, "seq_len": seq_len}
     asked |= {"global_batch": global_batch, "precision": precision}
@@ -121,7 +121,7 @@ def _cells(
 
 
 def _job(cells: Mapping[str, Any], db: Any, options: Mapping[str, Any]) -> Any:
-    from gpucalc.job import resolve
+    from gpucalc.jobs.training import resolve
 
     return resolve(cells, db, **options)
 
@@ -143,8 +143,8 @@ def _place(
     form: str,
     columns: str | None,
 ) -> int:
-    from gpucalc import schedule as scheduler
-    from gpucalc.hardware import resolve_cluster
+    from gpucalc.database.hardware import resolve_cluster
+    from gpucalc.questions import schedule as scheduler
 
     cluster = job.cluster if job is not None else resolve_cluster(db, cells["gpu"], cells["n_gpus"])
     if (free is None) == (state is None):
@@ -210,7 +210,7 @@ def _place(
 def _queue(
     scheduler: Any, nodes: Any, cluster: Any, share: int, load: str | None, mean: str | None, median: str | None
 ) -> list[dict[str, Any]]:
-    from gpucalc.units import parse_quantity
+    from gpucalc.core.units import parse_quantity
 
     if load is None:
         if mean is not None or median is not None:
@@ -266,7 +266,7 @@ def _short(names: list[str]) -> str:
 
 
 def _fabrics(grown: list[Any], db: Any, topology: str | None, form: str, columns: str | None) -> int:
-    from gpucalc import schedule as scheduler
+    from gpucalc.questions import schedule as scheduler
 
     shapes = [db.topology(topology)] if topology is not None else db.topologies()
     rows = [row for job in grown for row in sorted(scheduler.at_scale(job, shapes), key=lambda r: r["step_time_s"])]

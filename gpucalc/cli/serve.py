@@ -10,7 +10,7 @@ import typer
 
 from gpucalc.cli import options as opt
 from gpucalc.cli.output import emit_document, emit_rows, talk
-from gpucalc.errors import ExitStatus, UsageError
+from gpucalc.core.errors import ExitStatus, UsageError
 
 Text = Optional[str]
 SHOWN = (
@@ -122,12 +122,12 @@ def serve(
     paid = None if price is None else opt.positive_number("--price", price)
     database = opt.open_database(db)
 
-    from gpucalc.serving_search import serve as search
+    from gpucalc.questions.serve import serve as search
 
     result = search(cells, database, limits=limits, price=paid, top=count, disaggregate=disaggregate, fabric=fabric)
     if plot is not None and result.front:
-        from gpucalc.plot import save
-        from gpucalc.plot.serving import serving_figure
+        from gpucalc.output.figures import save
+        from gpucalc.output.figures.serving import serving_figure
 
         save(serving_figure(result.front, result.rows, result.job), plot)
     if explain and result.rows:
@@ -139,10 +139,10 @@ def serve(
 
 def _cells(stated: Mapping[str, str | None], settings: list[str] | None, layout: str | None) -> dict[str, Any]:
     """The typed cells of the question; all mistakes in one sentence."""
-    from gpucalc.errors import unknown
-    from gpucalc.serving_columns import CLUSTER_CELLS, MODEL_CELLS, RECORDS
-    from gpucalc.serving_job import parse_serving
-    from gpucalc.serving_search import serving_label_cells
+    from gpucalc.core.errors import unknown
+    from gpucalc.jobs.serving import parse_serving
+    from gpucalc.jobs.serving_schema import CLUSTER_CELLS, MODEL_CELLS, RECORDS
+    from gpucalc.questions.serve import serving_label_cells
 
     text = {name: value for name, value in stated.items() if value is not None}
     problems: list[str] = []
@@ -197,9 +197,9 @@ def export_engine(
     fabric: str | None,
 ) -> None:
     """Write a serving layout as the launch settings of an engine; `piped`: a row of serve on standard input."""
-    from gpucalc.launch.serving_engines import engine_settings
-    from gpucalc.serving_columns import CLUSTER_CELLS
-    from gpucalc.serving_job import resolve_serving
+    from gpucalc.jobs.serving import resolve_serving
+    from gpucalc.jobs.serving_schema import CLUSTER_CELLS
+    from gpucalc.launch.write.serving_engines import engine_settings
 
     taken = {"model", "precision", *CLUSTER_CELLS}
     unused = [opt.FLAGS[name] for name, value in options.items() if value is not None and name not in taken]
@@ -221,9 +221,9 @@ def export_engine(
 
 def _piped_row() -> dict[str, str | None]:
     """The cells of the first row of serve's csv or json on standard input."""
-    from gpucalc.errors import DataError
-    from gpucalc.rows import read_rows, text_record
-    from gpucalc.serving_columns import CLUSTER_CELLS, MODEL_CELLS, RECORDS
+    from gpucalc.core.errors import DataError
+    from gpucalc.core.rows import read_rows, text_record
+    from gpucalc.jobs.serving_schema import CLUSTER_CELLS, MODEL_CELLS, RECORDS
 
     block = next(read_rows("-", block=1).blocks, [])
     if not block:
@@ -233,8 +233,8 @@ def _piped_row() -> dict[str, str | None]:
 
 
 def _limits(ttft: str | None, tpot: str | None) -> Any:
-    from gpucalc.serving_search import Limits
-    from gpucalc.units import parse_quantity
+    from gpucalc.core.units import parse_quantity
+    from gpucalc.questions.serve import Limits
 
     found: dict[str, float] = {}
     for name, text in (("ttft", ttft), ("tpot", tpot)):
@@ -249,8 +249,8 @@ def _limits(ttft: str | None, tpot: str | None) -> Any:
 def _explain(row: Mapping[str, Any], cells: Mapping[str, Any], db: Any, fabric: str | None, form: str) -> None:
     """One row of the answer as trees of terms."""
     from gpucalc.estimate.serving import estimate_serving
-    from gpucalc.explaining import ledger_tree
-    from gpucalc.serving_job import resolve_serving, stack_serving
+    from gpucalc.jobs.serving import resolve_serving, stack_serving
+    from gpucalc.questions.explain import ledger_tree
 
     names = ("n_gpus", "tp", "pp", "dp", "ep", "attention_dp", "prefill_gpus", "concurrency", "rate")
     job = resolve_serving({**cells, **{n: row[n] for n in names if row.get(n) is not None}}, db, fabric)
@@ -268,7 +268,7 @@ def _explain(row: Mapping[str, Any], cells: Mapping[str, Any], db: Any, fabric: 
     if form == "json":
         emit_document({"facts": dict(facts), "terms": [{n: t.get(n) for n in TERM_COLUMNS} for t in terms]})
     elif form == "table":
-        from gpucalc.render.explain import tree
+        from gpucalc.output.explain import tree
 
         summary = [
             f"A token takes {row['pred_tpot_ms']:.2f} ms, the first {row['pred_ttft_ms']:.0f} ms under this load and "
@@ -308,9 +308,9 @@ def _write(result: Any, form: str, columns: str | None, header: bool, pareto: bo
 
 
 def _table(rows: list[dict[str, Any]], form: str, header: bool) -> None:
-    from gpucalc.columns import COLUMNS
-    from gpucalc.render.table import table
-    from gpucalc.serving_columns import OUTPUT_COLUMNS
+    from gpucalc.core.columns import COLUMNS
+    from gpucalc.jobs.serving_schema import OUTPUT_COLUMNS
+    from gpucalc.output.table import table
 
     known = {**COLUMNS, **{c.name: c for c in OUTPUT_COLUMNS}}
     used = [known[n] for n in SHOWN if any(row.get(n) is not None for row in rows)]
@@ -318,7 +318,7 @@ def _table(rows: list[dict[str, Any]], form: str, header: bool) -> None:
 
 
 def _footer(result: Any) -> list[str]:
-    from gpucalc.validation_serving import stated_errors
+    from gpucalc.validate.serving import stated_errors
 
     job = result.job
     rule = {

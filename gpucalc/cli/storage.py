@@ -10,7 +10,7 @@ import typer
 from gpucalc.cli import options as opt
 from gpucalc.cli import quantities as given
 from gpucalc.cli.output import emit_document, emit_rows, talk
-from gpucalc.errors import UsageError
+from gpucalc.core.errors import UsageError
 
 COLUMNS_OUT = ("quantity", "value", "unit", "meaning")
 MEANINGS = {
@@ -92,7 +92,7 @@ def storage(
     gpucalc storage --gpu h100-sxm-80gb --gpus 36 --workload unet3d --read-bandwidth 104GB/s
     gpucalc storage llama-3.1-405b --gpu h100-sxm-80gb --gpus 512 --write-bandwidth 60GB/s
     """
-    from gpucalc.label import label_cells
+    from gpucalc.layouts.label import label_cells
 
     form = opt.chosen_format(form)
     cells = opt.job_cells(
@@ -106,8 +106,8 @@ def storage(
         if text is not None and "model" not in cells:
             raise UsageError(f"{flag} has no meaning without a MODEL")
 
-    from gpucalc.storage_job import Question
-    from gpucalc.storage_job import storage as answered
+    from gpucalc.questions.storage import Question
+    from gpucalc.questions.storage import storage as answered
 
     question = Question(
         gpu=cells["gpu"],
@@ -132,7 +132,7 @@ def storage(
 
 
 def _write(found: Any, explained: bool, form: str, columns: str | None, header: bool) -> None:
-    from gpucalc.storage_job import LIMITERS
+    from gpucalc.questions.storage import LIMITERS
 
     rows = [
         {"quantity": name, "value": found.figures[name], "unit": unit, "meaning": meaning}
@@ -157,8 +157,8 @@ def _write(found: Any, explained: bool, form: str, columns: str | None, header: 
     if form != "table" or columns is not None:
         emit_rows(form, COLUMNS_OUT, rows, columns, header)
     else:
-        from gpucalc.render.explain import tree
-        from gpucalc.render.table import facts, significant
+        from gpucalc.output.explain import tree
+        from gpucalc.output.table import facts, significant
 
         pairs = [
             ("data", f"{found.workload.title}, {found.cluster.n_gpus:,} x {found.cluster.device.name}"),

@@ -13,7 +13,7 @@ import typer
 
 from gpucalc.cli import options as opt
 from gpucalc.cli.output import talk
-from gpucalc.errors import DataError, ExitStatus, UsageError
+from gpucalc.core.errors import DataError, ExitStatus, UsageError
 
 MANY = 1_000_000  # cells that are not begun without --yes
 USUAL_SECONDS = 0.15  # of one core, for a cell of usual size; only to say what a large number of cells means
@@ -47,7 +47,7 @@ def sweep(
     n_gpus = 64
     seq_len = 4096
     """
-    from gpucalc.sweep_spec import read_spec
+    from gpucalc.sweep.spec import read_spec
 
     workers = opt.positive_integer("--jobs", jobs) if jobs is not None else None
     first = opt.positive_integer("--limit", limit) if limit is not None else None
@@ -83,14 +83,14 @@ def _output(text: str) -> Path:
 def _run(
     spec: Any, total: int, path: Path | None, jobs: int | None, scheduler: str | None, dirs: tuple[str, ...]
 ) -> int:
-    from gpucalc.hardware import Database
-    from gpucalc.render.delimited import csv_line
-    from gpucalc.sweep import Tally, data_fingerprint, doubts, local_runner, sweep, usable_cores
-    from gpucalc.sweep_rows import columns_of
-    from gpucalc.sweep_store import Journaled, Stream
+    from gpucalc.database.hardware import Database
+    from gpucalc.output.delimited import csv_line
+    from gpucalc.sweep.drive import Tally, data_fingerprint, doubts, local_runner, sweep, usable_cores
+    from gpucalc.sweep.rows import columns_of
+    from gpucalc.sweep.store import Journaled, Stream
 
     if path is not None and path.suffix.casefold() == ".parquet":
-        from gpucalc.sweep_parquet import require_pyarrow
+        from gpucalc.sweep.parquet import require_pyarrow
 
         require_pyarrow()
     for remark in doubts(spec, Database(dirs)):
@@ -99,7 +99,7 @@ def _run(
     with ExitStack() as stack:
         client = None
         if scheduler is not None:
-            from gpucalc.sweep_dask import connect, dask_runner
+            from gpucalc.sweep.dask import connect, dask_runner
 
             client = connect(scheduler)
             stack.callback(client.close)

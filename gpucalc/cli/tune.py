@@ -11,8 +11,8 @@ import typer
 from gpucalc.cli import options as opt
 from gpucalc.cli.fit import word_of
 from gpucalc.cli.output import emit_document, emit_rows, talk
-from gpucalc.columns import Column
-from gpucalc.errors import ExitStatus, UsageError
+from gpucalc.core.columns import Column
+from gpucalc.core.errors import ExitStatus, UsageError
 
 METHODS = ("sft", "lora", "qlora", "dpo", "ppo", "grpo")
 SUPERVISED_OUT = (
@@ -113,7 +113,7 @@ def tune(
     gpucalc tune llama-3.1-8b --method lora --gpu a100-sxm-80gb --gpus 1 --seq-len 4096 --micro-batch 2
     gpucalc tune qwen2.5-7b --method grpo --gpu h100-sxm-80gb --gpus 32 --rollouts 1024 --response 2000 --seq-len 8192
     """
-    from gpucalc.label import label_cells
+    from gpucalc.layouts.label import label_cells
 
     form = opt.chosen_format(form)
     chosen = word_of("--method", method, METHODS)
@@ -152,7 +152,7 @@ def tune(
     numbers = {n: opt.positive_integer(ONLY_POLICY[n], v) for n, v in given.items() if v is not None}
     database = opt.open_database(db)
 
-    from gpucalc import posttraining_plan as planning
+    from gpucalc.questions.tune import plan as planning
 
     if chosen in {"ppo", "grpo"}:
         answers = planning.reinforced(_policy(chosen, cells, numbers), database, trace=explained)
@@ -182,8 +182,8 @@ def tune(
 
 
 def _policy(method: str, cells: dict[str, Any], numbers: Mapping[str, int]) -> Any:
-    from gpucalc.posttraining_policy import Policy
-    from gpucalc.posttraining_rl_row import DEFAULT_PROMPT, SAMPLES
+    from gpucalc.questions.tune.policy import Policy
+    from gpucalc.questions.tune.policy_rows import DEFAULT_PROMPT, SAMPLES
 
     cells = dict(cells)
     n_gpus, longest = cells.pop("n_gpus"), cells.pop("seq_len")
@@ -230,7 +230,7 @@ def _write(
     explained: bool,
     db: Any,
 ) -> None:
-    from gpucalc import posttraining_plan as planning
+    from gpucalc.questions.tune import plan as planning
 
     rows = [{name: answer.row.get(name) for name in names} for answer in answers[:count]]
     said = planning.summary(method, answers)
@@ -239,7 +239,7 @@ def _write(
         if form == "json":
             emit_document({"facts": dict(facts), "terms": terms, "summary": said})
         elif form == "table" and columns is None:
-            from gpucalc.render.explain import tree
+            from gpucalc.output.explain import tree
 
             sys.stdout.write(tree(facts, terms, said) + "\n")
         else:
@@ -251,8 +251,8 @@ def _write(
         emit_document({"job": {"method": method, **shown}, "rows": [a.row for a in answers[:count]], "summary": said})
         return
     if form in {"table", "md"} and columns is None:
-        from gpucalc.columns import COLUMNS
-        from gpucalc.render.table import table
+        from gpucalc.core.columns import COLUMNS
+        from gpucalc.output.table import table
 
         kept = [n for n in names if any(row.get(n) not in (None, "") for row in rows)]
         shown_columns = [_HEADINGS.get(n) or COLUMNS.get(n) or n for n in kept]
@@ -265,7 +265,7 @@ def _write(
 
 def _explanation(method: str, answer: Any, db: Any) -> tuple[list[tuple[str, str]], list[dict[str, Any]]]:
     """Facts and terms of one answer: the step's own terms first, then those of its update."""
-    from gpucalc.explaining import explain, ledger_tree
+    from gpucalc.questions.explain import explain, ledger_tree
 
     cells = {n: v for n, v in answer.job.cells.items() if n != "etp" or answer.job.model.experts}
     found = explain(cells, db)

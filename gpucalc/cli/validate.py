@@ -10,7 +10,7 @@ import typer
 
 from gpucalc.cli import options as opt
 from gpucalc.cli.output import emit_document, talk
-from gpucalc.errors import UsageError, unknown
+from gpucalc.core.errors import UsageError, unknown
 
 HEADINGS = {
     "all": "Step time, all rows",
@@ -95,7 +95,7 @@ def validate(
 
 
 def _refuse(kind: str, profile: str | None, fabric: str | None, plot: str | None) -> None:
-    from gpucalc.validation_kernels import KINDS
+    from gpucalc.validate.kernels import KINDS
 
     others = ("serving", "posttraining", *CLUSTER_KINDS, *MORE_KINDS)
     if kind not in (*KINDS, *others):
@@ -107,7 +107,7 @@ def _refuse(kind: str, profile: str | None, fabric: str | None, plot: str | None
 
 
 def _records(files: Sequence[str]) -> list[tuple[str, list[dict[str, str]]]]:
-    from gpucalc.rows import read_rows, text_record
+    from gpucalc.core.rows import read_rows, text_record
 
     return [(file, [text_record(r) for block in read_rows(file).blocks for r in block]) for file in files]
 
@@ -121,8 +121,8 @@ def _keys(by: Sequence[str] | None, known: Sequence[str]) -> list[str]:
 
 
 def _kernels(kind: str, files: Sequence[str], db: Any, by: Sequence[str] | None, worst: int) -> dict[str, Any]:
-    from gpucalc.validation import shipped_rows
-    from gpucalc.validation_kernels import KINDS, SHIPPED_TABLES, kernel_report
+    from gpucalc.validate.kernels import KINDS, SHIPPED_TABLES, kernel_report
+    from gpucalc.validate.training import shipped_rows
 
     keys = _keys(by, KINDS[kind])
     if files:
@@ -133,7 +133,7 @@ def _kernels(kind: str, files: Sequence[str], db: Any, by: Sequence[str] | None,
 
 
 def _serving(files: Sequence[str], db: Any, by: Sequence[str] | None, worst: int) -> dict[str, Any]:
-    from gpucalc.validation_serving import GROUPINGS, serving_report, shipped_serving
+    from gpucalc.validate.serving import GROUPINGS, serving_report, shipped_serving
 
     keys = _keys(by, GROUPINGS)
     records = [r for _, part in _records(files) for r in part] if files else shipped_serving()
@@ -141,7 +141,7 @@ def _serving(files: Sequence[str], db: Any, by: Sequence[str] | None, worst: int
 
 
 def _posttraining(files: Sequence[str], db: Any, by: Sequence[str] | None, worst: int) -> dict[str, Any]:
-    from gpucalc.validation_posttraining import GROUPINGS, posttraining_report, shipped_posttraining
+    from gpucalc.validate.posttraining import GROUPINGS, posttraining_report, shipped_posttraining
 
     keys = _keys(by, GROUPINGS)
     records = [r for _, part in _records(files) for r in part] if files else shipped_posttraining()
@@ -149,7 +149,7 @@ def _posttraining(files: Sequence[str], db: Any, by: Sequence[str] | None, worst
 
 
 def _more(kind: str, files: Sequence[str], db: Any, by: Sequence[str] | None, worst: int) -> dict[str, Any]:
-    from gpucalc.validation_more import KINDS, more_report, shipped
+    from gpucalc.validate.workloads import KINDS, more_report, shipped
 
     keys = _keys(by, KINDS[kind])
     records = [r for _, part in _records(files) for r in part] if files else shipped(kind)
@@ -157,7 +157,7 @@ def _more(kind: str, files: Sequence[str], db: Any, by: Sequence[str] | None, wo
 
 
 def _cluster(kind: str, files: Sequence[str], db: Any, by: Sequence[str] | None, worst: int) -> dict[str, Any]:
-    from gpucalc.validation_cluster import KINDS, cluster_report, shipped
+    from gpucalc.validate.cluster import KINDS, cluster_report, shipped
 
     keys = _keys(by, KINDS[kind])
     records = [r for _, part in _records(files) for r in part] if files else shipped(kind)
@@ -173,9 +173,9 @@ def _training(
     profile: str | None,
     fabric: str | None,
 ) -> dict[str, Any]:
-    from gpucalc.validation import check_rows, check_shipped, shipped_rows
-    from gpucalc.validation_metrics import GROUPINGS, listed_groups, same_job_groups
-    from gpucalc.validation_report import report
+    from gpucalc.validate.metrics import GROUPINGS, listed_groups, same_job_groups
+    from gpucalc.validate.report import report
+    from gpucalc.validate.training import check_rows, check_shipped, shipped_rows
 
     keys = _keys(by, GROUPINGS) or ["source", "family"]
     if files:
@@ -191,12 +191,12 @@ def _training(
         rows = check_shipped(db, profile, fabric)
         groups = listed_groups(rows, shipped_rows("ranking_groups"))
     if plot is not None:
-        from gpucalc.validation_plot import draw
+        from gpucalc.validate.plot import draw
 
         draw(rows, plot)
     found = report(rows, groups, keys, worst, with_targets=not files)
     if not files:
-        from gpucalc.validation_kernels import SHIPPED_TABLES, kernel_targets
+        from gpucalc.validate.kernels import SHIPPED_TABLES, kernel_targets
 
         tables = {name: shipped_rows(table) for name, table in SHIPPED_TABLES.items()}
         found["targets"] += kernel_targets(tables, db)
@@ -209,7 +209,7 @@ def _sections(found: Mapping[str, Any]) -> list[tuple[str, list[dict[str, Any]]]
 
 def _emit_flat(form: str, found: Mapping[str, Any]) -> None:
     """All sections as one table; a column that a section lacks is empty."""
-    from gpucalc.render import write_rows
+    from gpucalc.output import write_rows
 
     rows = [{"section": name, **line} for name, lines in _sections(found) for line in lines]
     columns = list(dict.fromkeys(name for row in rows for name in row))
@@ -217,8 +217,8 @@ def _emit_flat(form: str, found: Mapping[str, Any]) -> None:
 
 
 def _emit_tables(found: Mapping[str, Any], markdown: bool) -> None:
-    from gpucalc.columns import COLUMNS, Column
-    from gpucalc.render.table import table
+    from gpucalc.core.columns import COLUMNS, Column
+    from gpucalc.output.table import table
 
     for position, (name, lines) in enumerate(_sections(found)):
         columns: list[str | Column] = []

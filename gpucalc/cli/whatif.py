@@ -10,8 +10,8 @@ import typer
 
 from gpucalc.cli import options as opt
 from gpucalc.cli.output import emit_document, emit_rows, talk
-from gpucalc.columns import COLUMNS, INPUT, Column, parse_cell
-from gpucalc.errors import UsageError, nearest
+from gpucalc.core.columns import COLUMNS, INPUT, Column, parse_cell
+from gpucalc.core.errors import UsageError, nearest
 
 AGAINST = ("gpu", "n_gpus", "gpus_per_node", "inter_node_gbps_per_gpu", "precision", "global_batch", "fabric")
 CHANGES = (
@@ -83,7 +83,7 @@ def whatif(
     --against fabric=ib-hdr
     """
     from gpucalc.cli.explain import row_from_stdin
-    from gpucalc.label import label_cells
+    from gpucalc.layouts.label import label_cells
 
     form = opt.chosen_format(form)
     base = row_from_stdin() if model == "-" else None
@@ -104,8 +104,8 @@ def whatif(
     count = None if top is None else opt.positive_integer("--top", top)
     database = opt.open_database(db)
 
-    from gpucalc import whatif as question
-    from gpucalc.variation import Context
+    from gpucalc.jobs.variations import Context
+    from gpucalc.questions import whatif as question
 
     context = Context(database, profile, fabric, causal_flops)
     if other is not None:
@@ -253,7 +253,7 @@ def _table_or_rows(
     names: Sequence[str], rows: Sequence[Mapping[str, Any]], form: str, columns: str | None, header: bool
 ) -> None:
     if form in {"table", "md"} and columns is None:
-        from gpucalc.render.table import table
+        from gpucalc.output.table import table
 
         records = [_HEADINGS.get(n) or COLUMNS.get(n) or Column(n, "number", n, heading=n) for n in names]
         sys.stdout.write(table(records, rows, markdown=form == "md", header=header) + "\n")

@@ -11,24 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpucalc.columns import COLUMNS, parse_cell
-from gpucalc.efficiency_network import (
-    EXCHANGE_KERNELS,
-    EXCHANGE_PHASES,
-    collective_constants,
-    exchange_constants,
-)
-from gpucalc.errors import UsageError, unknown
-from gpucalc.formula import info_of
+from gpucalc.core.columns import COLUMNS, parse_cell
+from gpucalc.core.errors import UsageError, unknown
+from gpucalc.core.formula import info_of
+from gpucalc.core.ledger import Columns, Ledger
+from gpucalc.database.hardware import resolve_cluster
+from gpucalc.database.network import EXCHANGE_KERNELS, EXCHANGE_PHASES, collective_constants, exchange_constants
 from gpucalc.formulas import collectives as f
 from gpucalc.formulas import expert_exchange, topology
-from gpucalc.hardware import resolve_cluster
-from gpucalc.ledger import Columns, Ledger
 
 if TYPE_CHECKING:
     import os
 
-    from gpucalc.hardware import Cluster, Database
+    from gpucalc.database.hardware import Cluster, Database
 
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "send_recv")
 _SPELLINGS = {"all_to_all": "alltoall", "a2a": "alltoall", "sendrecv": "send_recv", "allreduce": "all_reduce"}

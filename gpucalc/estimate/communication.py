@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from gpucalc.core.ledger import Columns, Ledger
+from gpucalc.core.vocabulary import CP_KINDS, WIRINGS
 from gpucalc.formulas import collectives, data_parallel, expert_exchange, layer, topology
-from gpucalc.ledger import Columns, Ledger
-from gpucalc.vocabulary import CP_KINDS, WIRINGS
 
 ELEMENT = 2.0  # bytes of a 16-bit activation on the wire
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from gpucalc import catalog
-from gpucalc.errors import DataError, UsageError, unknown
+from gpucalc.core.errors import DataError, UsageError, unknown
+from gpucalc.core.ledger import Columns, Ledger
+from gpucalc.core.units import parse_quantity
+from gpucalc.database import catalog
+from gpucalc.database.hardware import Cluster, Device
 from gpucalc.formulas import hpc
-from gpucalc.hardware import Cluster, Device
-from gpucalc.ledger import Columns, Ledger
-from gpucalc.units import parse_quantity
 
 FILE = "hpc_kernels.toml"
 PRECISIONS = ("fp64", "fp32")

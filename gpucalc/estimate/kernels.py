@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpucalc.efficiency import ELEMENT_BYTES, TABLE_PRECISION, kernel_constants
-from gpucalc.errors import UsageError, unknown
+from gpucalc.core.errors import UsageError, unknown
+from gpucalc.core.ledger import Columns, Ledger
+from gpucalc.database.efficiency import ELEMENT_BYTES, TABLE_PRECISION, kernel_constants
 from gpucalc.formulas import attention, roofline
-from gpucalc.ledger import Columns, Ledger
 
 if TYPE_CHECKING:
-    from gpucalc.hardware import Database, Device
+    from gpucalc.database.hardware import Database, Device
 
 Dirs = Iterable[str | os.PathLike[str]]
 Record = dict[str, str]

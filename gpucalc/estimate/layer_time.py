@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from gpucalc.core.ledger import Ledger
 from gpucalc.formulas import attention, flops, layer, parameters, power, roofline
-from gpucalc.ledger import Ledger
 
 # Columns a layer's compute time does not depend on.
 OUTSIDE_LAYER = (

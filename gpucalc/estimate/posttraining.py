@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from gpucalc.core.ledger import Columns, Ledger
 from gpucalc.formulas import layer, preference
-from gpucalc.ledger import Columns, Ledger
 
 SPANS = 12  # pieces of the response length within which the batch of an engine is taken as constant
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from gpucalc.core.ledger import Columns, Ledger
 from gpucalc.formulas import cost, energy
-from gpucalc.ledger import Columns, Ledger
 
 
 def estimate_power(columns: Columns, *, trace: bool = False) -> Ledger:

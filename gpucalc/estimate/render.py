@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from gpucalc import catalog
-from gpucalc.errors import UsageError
+from gpucalc.core.errors import UsageError
+from gpucalc.core.ledger import Columns, Ledger
+from gpucalc.database import catalog
+from gpucalc.database.hardware import Device
 from gpucalc.formulas import render
-from gpucalc.hardware import Device
-from gpucalc.ledger import Columns, Ledger
 
 FILE = "render_scores.toml"
 ORDERS = ("random", "longest-first")

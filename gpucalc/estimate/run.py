@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from gpucalc.core.ledger import Columns, Ledger
 from gpucalc.formulas import cost, energy, goodput
-from gpucalc.ledger import Columns, Ledger
 
 
 def estimate_run(columns: Columns, *, trace: bool = False) -> Ledger:

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from gpucalc.core.ledger import Columns, Ledger
 from gpucalc.estimate.serving_memory import add_cache, add_weights
 from gpucalc.estimate.serving_pass import Pass, add_pass, define_shapes
 from gpucalc.formulas import kv_cache, layer, serving
-from gpucalc.ledger import Columns, Ledger
 
 BISECTIONS = 18
 RESERVES = 1  # memory rule of an engine that admits a request only when its full length fits

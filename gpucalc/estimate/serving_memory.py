@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from gpucalc.formula import formula
+from gpucalc.core.formula import formula
+from gpucalc.core.ledger import Ledger
+from gpucalc.core.units import Bytes, Count
 from gpucalc.formulas import kv_cache
-from gpucalc.ledger import Ledger
-from gpucalc.units import Bytes, Count
 
 # The position of a rule in `serving_engine.MEMORY_RULES` → the space by that rule.
 MEMORY_CASES = {0: "memory/kv-space/total", 1: "memory/kv-space/free", 2: "memory/kv-space/static"}

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from gpucalc.core.ledger import Ledger
 from gpucalc.estimate.communication import place
 from gpucalc.formulas import attention, collectives, expert_exchange, experts, layer, roofline, serving
-from gpucalc.ledger import Ledger
 
 HALF_BYTES = 2.0  # an activation on the wire and between kernels
 TOKEN = {

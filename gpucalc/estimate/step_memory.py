@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from gpucalc.core.ledger import Ledger
+from gpucalc.core.vocabulary import SCHEDULES
 from gpucalc.formulas import adapters, data_parallel, layer, memory, parameters, pipeline
-from gpucalc.ledger import Ledger
-from gpucalc.vocabulary import SCHEDULES
 
 STAGES = ("first", "second", "last")
 RESIDUAL_BYTES = 8.0  # per token and hidden unit: inputs and outputs of both norms in 16 bit

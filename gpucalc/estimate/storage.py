@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from gpucalc.core.ledger import Columns, Ledger
 from gpucalc.formulas import goodput, storage
-from gpucalc.ledger import Columns, Ledger
 
 PARTS = ("time/compute", "time/read", "time/decode", "time/copy")
 

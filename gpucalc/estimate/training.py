@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from gpucalc.core.ledger import Columns, Ledger
+from gpucalc.core.vocabulary import SCHEDULES
 from gpucalc.estimate import communication, layer_time, step_memory
 from gpucalc.formulas import data_parallel, flops, layer, pipeline
-from gpucalc.ledger import Columns, Ledger
-from gpucalc.vocabulary import SCHEDULES
 
 OUTSIDE_STATES = (
     "micro_batch",

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpucalc.formula import formula
-from gpucalc.units import Bytes, Count, Flag, Ratio
+from gpucalc.core.formula import formula
+from gpucalc.core.units import Bytes, Count, Flag, Ratio
 
 
 @formula(symbol="r·Σ(n_in+n_out)", cite="hu2021", valid="adapters beside full-rank matrices; lora_rank >= 0")

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpucalc.formula import formula
+from gpucalc.core.formula import formula
+from gpucalc.core.units import Bytes, BytesPerSecond, Count, Flag, Flop, FlopPerSecond, Ratio, Seconds
 from gpucalc.formulas.roofline import smooth_maximum
-from gpucalc.units import Bytes, BytesPerSecond, Count, Flag, Flop, FlopPerSecond, Ratio, Seconds
 
 
 @formula(symbol="s̄", cite="dao2022", valid="keys, window >= 1; window = keys where there is none")

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpucalc.formula import formula
-from gpucalc.units import Bytes, BytesPerSecond, Count, Flag, Ratio, Seconds
+from gpucalc.core.formula import formula
+from gpucalc.core.units import Bytes, BytesPerSecond, Count, Flag, Ratio, Seconds
 
 # --- one level at a time ---------------------------------------------------------------------------
 

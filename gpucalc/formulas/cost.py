@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpucalc.formula import formula
-from gpucalc.units import Count, Dollars, DollarsPerJoule, DollarsPerSecond, Joules, Ratio, Seconds, Watts
+from gpucalc.core.formula import formula
+from gpucalc.core.units import Count, Dollars, DollarsPerJoule, DollarsPerSecond, Joules, Ratio, Seconds, Watts
 
 
 @formula(symbol="a", cite="gpucalc-counting", valid="years > 0; interest >= 0")

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpucalc.formula import formula
-from gpucalc.units import Bytes, BytesPerSecond, Count, Flag, Flop, FlopPerSecond, Ratio, Seconds
+from gpucalc.core.formula import formula
+from gpucalc.core.units import Bytes, BytesPerSecond, Count, Flag, Flop, FlopPerSecond, Ratio, Seconds
 
 
 @formula(symbol="n", cite="narayanan2021", valid="context-parallel ranks hold the same parameters")

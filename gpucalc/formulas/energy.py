@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpucalc.formula import formula
-from gpucalc.units import Count, Grams, GramsPerJoule, Joules, PerSecond, Ratio, Seconds, Watts
+from gpucalc.core.formula import formula
+from gpucalc.core.units import Count, Grams, GramsPerJoule, Joules, PerSecond, Ratio, Seconds, Watts
 
 
 @formula(symbol="P_load", cite="mlperf-power", valid="minutes of training load, wall side")

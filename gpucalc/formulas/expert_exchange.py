@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpucalc.formula import formula
-from gpucalc.units import Bytes, BytesPerSecond, Count, Ratio, Seconds
+from gpucalc.core.formula import formula
+from gpucalc.core.units import Bytes, BytesPerSecond, Count, Ratio, Seconds
 
 
 @formula(symbol="c", cite="deepseek2024", valid="places, experts_per_token >= 1")

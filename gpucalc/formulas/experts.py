@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpucalc.formula import formula
+from gpucalc.core.formula import formula
+from gpucalc.core.units import Bytes, BytesPerSecond, Count, Flop, FlopPerSecond, Ratio, Seconds
 from gpucalc.formulas.roofline import smooth_maximum
-from gpucalc.units import Bytes, BytesPerSecond, Count, Flop, FlopPerSecond, Ratio, Seconds
 
 
 @formula(symbol="E_hit", cite="gpucalc-counting", valid="experts >= experts_per_token >= 1")

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpucalc.formula import formula
-from gpucalc.units import Count, Flag, Flop, FlopPerSecond, PerSecond, Ratio, Seconds
+from gpucalc.core.formula import formula
+from gpucalc.core.units import Count, Flag, Flop, FlopPerSecond, PerSecond, Ratio, Seconds
 
 
 @formula(symbol="F_mm", cite="chowdhery2022", valid="adapters: no weight gradients of the frozen base")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpucalc.formula import formula
-from gpucalc.units import Count, Ratio, Seconds
+from gpucalc.core.formula import formula
+from gpucalc.core.units import Count, Ratio, Seconds
 
 
 @formula(symbol="b_i", cite="slurm-topology", valid="free >= 0; gang_share >= 1")

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpucalc.formula import formula
-from gpucalc.units import Bytes, BytesPerSecond, Count, PerSecond, Ratio, Seconds
+from gpucalc.core.formula import formula
+from gpucalc.core.units import Bytes, BytesPerSecond, Count, PerSecond, Ratio, Seconds
 
 
 @formula(symbol="n_eff", cite="kokolis2024", valid="n_gpus >= 1; small_job_factor >= 1")

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpucalc.formula import formula
-from gpucalc.units import Bytes, BytesPerSecond, Count, Flop, FlopPerByte, FlopPerSecond, PerSecond, Ratio, Seconds
+from gpucalc.core.formula import formula
+from gpucalc.core.units import Bytes, BytesPerSecond, Count, Flop, FlopPerByte, FlopPerSecond, PerSecond, Ratio, Seconds
 
 # --- the kernel on one GPU -------------------------------------------------------------------------
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpucalc.formula import formula
-from gpucalc.units import Bytes, BytesPerSecond, Count, Ratio, Seconds
+from gpucalc.core.formula import formula
+from gpucalc.core.units import Bytes, BytesPerSecond, Count, Ratio, Seconds
 
 
 @formula(symbol="k", cite="shazeer2019", valid="counts >= 1; multi-head, grouped and multi-query attention")

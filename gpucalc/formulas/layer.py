@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpucalc.formula import formula
-from gpucalc.units import Bytes, Count, Flag, Ratio, Seconds
+from gpucalc.core.formula import formula
+from gpucalc.core.units import Bytes, Count, Flag, Ratio, Seconds
 
 
 @formula(symbol="T", cite="narayanan2021", valid="cp >= 1")

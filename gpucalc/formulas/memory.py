@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpucalc.formula import formula
-from gpucalc.units import Bytes, Count, Flag, Ratio
+from gpucalc.core.formula import formula
+from gpucalc.core.units import Bytes, Count, Flag, Ratio
 
 
 @formula(symbol="M_w", cite="rajbhandari2020", valid="sharded at ZeRO stage 3")

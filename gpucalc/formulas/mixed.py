@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpucalc.formula import formula
-from gpucalc.units import Count, PerSecond, Ratio, Seconds
+from gpucalc.core.formula import formula
+from gpucalc.core.units import Count, PerSecond, Ratio, Seconds
 
 
 @formula(symbol="t_i", cite="jia2022", valid="micro_batches >= 0")

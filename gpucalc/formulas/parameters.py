@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpucalc.formula import formula
-from gpucalc.units import Count, Flag, Ratio
+from gpucalc.core.formula import formula
+from gpucalc.core.units import Count, Flag, Ratio
 
 
 @formula(symbol="L_stage", cite="narayanan2021", valid="1 <= pp <= layers")

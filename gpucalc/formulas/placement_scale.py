@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpucalc.formula import formula
-from gpucalc.units import Count, Ratio
+from gpucalc.core.formula import formula
+from gpucalc.core.units import Count, Ratio
 
 
 @formula(symbol="c_t", cite="alfares2008", valid="radix >= 4; tiers >= 1")

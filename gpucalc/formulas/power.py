@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpucalc.formula import formula
-from gpucalc.units import Ratio
+from gpucalc.core.formula import formula
+from gpucalc.core.units import Ratio
 
 
 @formula(symbol="f/f_0", cite="gpucalc-calibration", valid="dense products, minutes of load")

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import numpy as np
 
-from gpucalc.formula import formula
-from gpucalc.units import Array, Bytes, BytesPerSecond, Count, PerSecond, Ratio, Seconds, Unit
+from gpucalc.core.formula import formula
+from gpucalc.core.units import Array, Bytes, BytesPerSecond, Count, PerSecond, Ratio, Seconds, Unit
 
 Dollars = Annotated[Array, Unit("USD")]
 DollarsPerSecond = Annotated[Array, Unit("USD/s", second=-1)]

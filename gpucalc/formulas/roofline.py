@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from gpucalc.formula import formula
-from gpucalc.units import Bytes, BytesPerSecond, Count, Flop, FlopPerSecond, Ratio, Seconds
+from gpucalc.core.formula import formula
+from gpucalc.core.units import Bytes, BytesPerSecond, Count, Flop, FlopPerSecond, Ratio, Seconds
 
 # Rows, columns and relative speed of the output tiles among which a BLAS library chooses: a
 # smaller tile re-reads its operands more often, so it feeds the tensor cores less well. Tiles of

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpucalc.formula import formula
-from gpucalc.units import Count, PerSecond, Ratio, Seconds
+from gpucalc.core.formula import formula
+from gpucalc.core.units import Count, PerSecond, Ratio, Seconds
 
 
 @formula(symbol="T(n)", cite="amdahl1967", valid="the same work on n >= n0 GPUs")

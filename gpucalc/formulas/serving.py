@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpucalc.formula import formula
-from gpucalc.units import Bytes, BytesPerSecond, Count, Flag, PerSecond, Ratio, Seconds
+from gpucalc.core.formula import formula
+from gpucalc.core.units import Bytes, BytesPerSecond, Count, Flag, PerSecond, Ratio, Seconds
 
 
 @formula(symbol="T_1shot", cite="nccl", valid="ranks in one domain; small messages")

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from gpucalc.formula import formula
-from gpucalc.units import BytesPerSecond, Count, Ratio
+from gpucalc.core.formula import formula
+from gpucalc.core.units import BytesPerSecond, Count, Ratio
 
 # --- placement -------------------------------------------------------------------------------------
 

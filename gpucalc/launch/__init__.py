@@ -9,7 +9,7 @@ import importlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from gpucalc.errors import UsageError, unknown
+from gpucalc.core.errors import UsageError, unknown
 
 if TYPE_CHECKING:
     from gpucalc.launch.job import Launch, Start
@@ -52,7 +52,7 @@ def target_named(name: str, known: tuple[str, ...] = TARGETS, what: str = "--to"
 def start_of(launch: Launch, target: str) -> Start:
     """The settings of one framework; UsageError with everything that it cannot express."""
     module, problems, start = FRAMEWORK_TARGETS[target]
-    loaded = importlib.import_module(f"gpucalc.launch.{module}")
+    loaded = importlib.import_module(f"gpucalc.launch.write.{module}")
     found = getattr(loaded, problems)(launch)
     if found and launch.open_recompute and launch["recompute_layers"]:
         whole = _fully_recomputed(launch)
@@ -81,7 +81,7 @@ def export(launch: Launch, target: str, launcher: str = "megatron", kind: str = 
     if target not in AROUND:
         made = start_of(launch, target)
         return made.text, made.talk
-    from gpucalc.launch import start as around
+    from gpucalc.launch.write import start as around
 
     made = start_of(launch, launcher)
     text = around.sbatch(launch, made) if target == "sbatch" else around.kubernetes(launch, made, kind)
@@ -95,7 +95,7 @@ def read_launch(kind: str, text: str, given: Mapping[str, Any] | None = None) ->
     `given` are cells known from elsewhere (n_gpus, model), which the text may need to be understood.
     Raises DataError with every contradiction.
     """
-    reader = importlib.import_module(f"gpucalc.launch.read_{target_named(kind, SOURCES, '--from')}")
+    reader = importlib.import_module(f"gpucalc.launch.read.{target_named(kind, SOURCES, '--from')}")
     cells: dict[str, Any]
     notes: list[str]
     cells, notes = reader.read(text, dict(given or {}))

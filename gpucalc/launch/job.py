@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpucalc.errors import DataError, UsageError
-from gpucalc.hardware import Database, Device
-from gpucalc.job import predict, resolve
-from gpucalc.model import Model, resolve_preset
+from gpucalc.core.errors import DataError, UsageError
+from gpucalc.database.hardware import Database, Device
+from gpucalc.jobs.training import predict, resolve
+from gpucalc.models.model import Model, resolve_preset
 
 # The framework whose software profile fills the cells that a question leaves open, by target.
 FRAMEWORKS = {
@@ -150,7 +150,7 @@ def _problems(cells: Mapping[str, Any], model: Model) -> list[str]:
 
 def preset_facts(launch: Launch) -> dict[str, Any]:
     """Values of the preset's own configuration that the cost model does not keep, such as rope_theta."""
-    from gpucalc.model_presets import preset_config
+    from gpucalc.models.presets import preset_config
 
     name = str(launch["model"] or "")
     preset = resolve_preset(name) if name else None

@@ -1,0 +1,378 @@
+"""One record per column of the data contract: what a cell may hold, what empty means, how it is shown.
+
+The row schema (`INPUT`), the predictions (`PREDICTED`) and what each kind of `eval` reads and appends
+(`KINDS`) stand here once; readers, options, documents and tables are driven by these records.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpucalc.core.errors import UsageError, nearest, shown
+from gpucalc.core.vocabulary import (
+    CP_KINDS,
+    FITS,
+    FLASH_KINDS,
+    MEM_COUNTERS,
+    METHODS,
+    OPTIMIZERS,
+    PRECISIONS,
+    QUANTISATIONS,
+    RECOMPUTES,
+    SCHEDULES,
+)
+
+LARGEST = 1e15  # nothing that a cell of the schema counts comes near it
+SMALLEST = 1e-15  # nor is anything that it measures so small
+
+_YES = {"yes", "true", "1", "1.0", "y"}
+_NO = {"no", "false", "0", "0.0", "n"}
+_ALIASES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float8": "fp8"}
+_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its type, limits and unit, how people see it, and what an empty cell means.
+
+    kind: text, int, number, choice, flag (yes/no) or month (YYYY-MM). `scale` is the unit of
+    `units.scale_for` in which a table scales the whole column; "" leaves it alone.
+    """
+
+    name: str
+    kind: str
+    description: str
+    default: str = ""
+    choices: tuple[str, ...] = ()
+    unit: str = ""
+    heading: str = ""
+    scale: str = ""
+    minimum: float = 1
+    maximum: float = LARGEST
+    decimals: int = 3
+
+    @property
+    def title(self) -> str:
+        """What stands above the column in a table, without the unit."""
+        return self.heading or self.name.removeprefix("pred_").replace("_", " ")
+
+    @property
+    def accepts(self) -> str:
+        """What a cell may hold, for documents and errors."""
+        if self.kind == "choice":
+            return ", ".join(self.choices)
+        if self.kind == "int" and self.maximum < LARGEST:
+            return f"{self.minimum:g} to {self.maximum:g}"
+        return {"flag": "yes, no", "month": "YYYY-MM"}.get(self.kind, self.kind)
+
+
+def _int(name: str, description: str, default: str, heading: str = "", minimum: int = 1, **more: Any) -> Column:
+    return Column(name, "int", description, default, heading=heading, minimum=minimum, **more)
+
+
+def _flag(name: str, description: str, default: str, heading: str = "") -> Column:
+    return Column(name, "flag", description, default, heading=heading)
+
+
+def _choice(name: str, choices: Iterable[str], description: str, default: str, heading: str = "") -> Column:
+    return Column(name, "choice", description, default, tuple(choices), heading=heading)
+
+
+INPUT_COLUMNS = (
+    Column("id", "text", "name of the row", "none; carried through"),
+    Column("model", "text", "preset, or path to a config.json", "the shape columns alone"),
+    _choice("method", METHODS, "what is trained", "full"),
+    _int("layers", "transformer layers", "the model's"),
+    _int("hidden", "width of the residual stream", "the model's"),
+    _int("heads", "query heads", "the model's"),
+    _int("kv_heads", "key and value heads", "the model's, else heads"),
+    _int("head_dim", "size of one head", "the model's, else hidden/heads"),
+    _int("ffn_hidden", "width of the dense MLP", "the model's, else 4·hidden"),
+    _int("vocab", "size of the vocabulary", "the model's, else 51,200 with a warning"),
+    _int("seq_len", "tokens of one sequence", "must be stated", "seq"),
+    _flag("gated_mlp", "SwiGLU-type MLP with three matrices", "the model's, else no"),
+    _int("experts", "experts of a mixture layer; 0 is dense", "the model's, else dense", minimum=0),
+    _int("experts_per_token", "experts that see one token", "the model's", minimum=0),
+    _int("expert_ffn_hidden", "width of one expert", "the model's", minimum=0),
+    _int("shared_experts", "experts that see every token", "the model's", minimum=0),
+    Column("gpu", "text", "key of the hardware database, or an alias", "must be stated"),
+    _int("n_gpus", "GPUs of the job", "tp·pp·dp·cp", "GPUs"),
+    _int("gpus_per_node", "GPUs of one node", "the node's", "GPUs/node"),
+    Column(
+        "inter_node_gbps_per_gpu",
+        "number",
+        "network rate per GPU, one direction",
+        "the node's",
+        unit="Gb/s",
+        heading="network",
+        minimum=0,
+    ),
+    _int("tp", "tensor parallel ranks", "1"),
+    _int("pp", "pipeline stages", "1"),
+    _int("dp", "data parallel replicas", "n_gpus/(tp·pp·cp)"),
+    _int("cp", "context parallel ranks", "1"),
+    _int("ep", "expert parallel ranks", "1"),
+    _int("etp", "tensor parallel ranks of the experts", "tp if ep ≤ dp·cp, else 1"),
+    _int("vpp", "model chunks of one pipeline stage", "the profile's"),
+    _choice(
+        "schedule", SCHEDULES, "order of the micro-batches in the pipeline", "none, 1f1b or interleaved by pp, vpp"
+    ),
+    _choice("cp_kind", CP_KINDS, "how context parallel ranks exchange keys and values", "ring"),
+    _int("zero_stage", "what is sharded over data parallel ranks; 3 is FSDP", "the profile's", "ZeRO", 0, maximum=3),
+    _int("shard_group", "ranks over which ZeRO or FSDP shards", "dp·cp"),
+    _flag("sequence_parallel", "activations between the matrix products sharded over tp", "the profile's", "SP"),
+    _int("micro_batch", "sequences of one replica and micro-step", "1", "micro-batch"),
+    _int("global_batch", "sequences of one step", "dp·micro_batch", "batch"),
+    _choice("recompute", RECOMPUTES, "activations computed again in the backward pass", "the least that fits"),
+    _int("recompute_layers", "layers of one stage that are fully recomputed", "all, with recompute full", minimum=0),
+    _flag("offload_optimizer", "optimizer state held in host memory", "no"),
+    _flag("offload_activations", "activations held in host memory", "no"),
+    _choice("optimizer", OPTIMIZERS, "optimizer, which sets the state held per parameter", "adam"),
+    _int("lora_rank", "rank of the adapters of method lora or qlora", "16", "rank"),
+    Column("lora_targets", "text", "adapted projections: qv, attention, all, or q k v o mlp joined by +", "attention"),
+    _choice("quantisation", QUANTISATIONS, "how the frozen base of an adapter method is stored", "nf4-dq with qlora"),
+    _flag("train_embeddings", "embedding and head train beside the adapters", "no"),
+    _flag("optimizer_in_backward", "each layer is updated in the backward pass and its gradients freed", "no"),
+    _flag("chunked_loss", "the loss runs over chunks of tokens, so that whole logits are never held", "the profile's"),
+    _choice("grad_accum_dtype", ("bf16", "fp32"), "type in which gradients are accumulated", "the profile's"),
+    _choice("precision", PRECISIONS, "type of the matrix products", "bf16; fp16 before Ampere"),
+    _choice("flash_attention", FLASH_KINDS, "attention kernel", "the profile's at software_date"),
+    _flag("fused_norm", "norms fused into one pass", "the profile's"),
+    _flag("dropout", "dropout masks are kept", "no"),
+    Column("framework", "text", "software, which selects a documented profile", "megatron-core"),
+    Column("software_date", "month", "month of the software", "today"),
+    _choice("mem_counter", MEM_COUNTERS, "counter that the predicted peak memory stands for", "reserved"),
+    Column("measured_step_time_s", "number", "measured time of a step; read by validate", unit="s", minimum=0),
+    Column("measured_peak_mem_gib", "number", "measured peak memory; read by validate", unit="GiB", minimum=0),
+    _flag("measured_oom", "the run ended out of memory; read by validate", ""),
+)
+
+KERNEL_COLUMNS = (
+    Column("dtype", "text", "type of the operands", "must be stated"),
+    _int("m", "rows of the product", "must be stated"),
+    _int("n", "columns of the product", "must be stated"),
+    _int("k", "inner dimension of the product", "must be stated"),
+    Column("phase", "text", "prefill_causal or decode", "must be stated"),
+    _int("batch", "sequences", "must be stated"),
+    _int("seqlen", "tokens of one sequence, or of its cache", "must be stated"),
+    _int("nodes", "nodes of the group", "must be stated"),
+    Column("op", "text", "collective operation", "must be stated"),
+    _int("bytes", "size as nccl-tests counts it", "must be stated"),
+    Column("kernel", "text", "deepep_normal or deepep_low_latency", "must be stated"),
+    _int("gpus", "GPUs of the group", "must be stated"),
+    _int("topk", "experts that see one token", "must be stated"),
+    _int("tokens_per_gpu", "tokens that one GPU sends", "must be stated"),
+)
+
+
+def _out(name: str, description: str, heading: str, unit: str = "", scale: str = "", decimals: int = 3) -> Column:
+    return Column(name, "number", description, unit=unit, heading=heading, scale=scale, decimals=decimals, minimum=0)
+
+
+PREDICTED_COLUMNS = (
+    Column("layout", "text", "the layout as a label", heading="layout"),
+    _out("pred_step_time_s", "time of one optimizer step", "step", "s", "s"),
+    _out("pred_step_time_low_s", "lower end of the 80 % band", "step low", "s", "s"),
+    _out("pred_step_time_high_s", "upper end of the 80 % band", "step high", "s", "s"),
+    _out("pred_tokens_per_s_per_gpu", "tokens trained per second and GPU", "tokens/s/GPU", decimals=0),
+    _out("pred_mfu_pct", "model FLOPs over the dense peak", "MFU", "%", decimals=1),
+    _out("pred_hfu_pct", "executed FLOPs over the dense peak", "HFU", "%", decimals=1),
+    _out("pred_peak_mem_gib", "peak memory of the worst GPU", "memory/GPU", "GiB", decimals=1),
+    Column("pred_fit", "choice", "whether the worst GPU holds it", choices=FITS, heading="fit"),
+    Column("pred_recompute", "text", "recompute used; full:12 is 12 layers of a stage", heading="recompute"),
+    Column("pred_error", "text", "every reason why the row cannot be evaluated", heading="error"),
+    _out("pred_time_us", "time of the operation", "time", "µs", decimals=2),
+    _out("pred_tflops", "rate reached", "rate", "TFLOP/s", decimals=1),
+    Column("pred_bound", "text", "what limits it: compute, memory or launch", heading="bound"),
+    _out("pred_busbw_GBps", "bus bandwidth as nccl-tests counts it", "bus bandwidth", "GB/s", decimals=2),
+    Column("pred_algorithm", "text", "algorithm chosen", heading="algorithm"),
+    _out("pred_dispatch_us", "time to send tokens to their experts", "dispatch", "µs", decimals=1),
+    _out("pred_combine_us", "time to bring them back", "combine", "µs", decimals=1),
+    _out("pred_ttft_ms", "mean time to the first token under the stated load", "TTFT loaded", "ms", decimals=1),
+    _out("pred_ttft_unloaded_ms", "time to the first token of a lone request", "TTFT alone", "ms", decimals=1),
+    _out("pred_tpot_ms", "mean time between tokens, without the first", "TPOT", "ms", decimals=2),
+    _out("pred_output_tok_s_total", "output tokens per second of all GPUs", "output tok/s", decimals=0),
+    _out("pred_kv_tokens", "tokens that the cache of one attention rank holds", "KV tokens", decimals=0),
+)
+
+INPUT: dict[str, Column] = {c.name: c for c in INPUT_COLUMNS}
+PREDICTED: dict[str, Column] = {c.name: c for c in PREDICTED_COLUMNS}
+COLUMNS: dict[str, Column] = {c.name: c for c in (*KERNEL_COLUMNS, *INPUT_COLUMNS, *PREDICTED_COLUMNS)}
+
+_DENSE_SHAPE = "layers hidden heads kv_heads head_dim ffn_hidden vocab gated_mlp"
+SHAPE = tuple(f"{_DENSE_SHAPE} experts experts_per_token expert_ffn_hidden shared_experts".split())
+MEASURED = ("measured_step_time_s", "measured_peak_mem_gib", "measured_oom")
+
+TRAINING_PREDICTIONS = tuple(c.name for c in PREDICTED_COLUMNS[1:11])
+KINDS: dict[str, tuple[str, ...]] = {
+    "training": TRAINING_PREDICTIONS,
+    "gemm": ("pred_time_us", "pred_tflops", "pred_bound", "pred_error"),
+    "attention": ("pred_time_us", "pred_bound", "pred_error"),
+    "collective": ("pred_time_us", "pred_busbw_GBps", "pred_algorithm", "pred_error"),
+    "alltoall": ("pred_dispatch_us", "pred_combine_us", "pred_error"),
+    "posttraining": (
+        "pred_peak_mem_gib",
+        "pred_tokens_per_s_per_gpu",
+        "pred_step_time_s",
+        "pred_fit",
+        "pred_error",
+    ),
+    "serving": (
+        "pred_ttft_ms",
+        "pred_ttft_unloaded_ms",
+        "pred_tpot_ms",
+        "pred_output_tok_s_total",
+        "pred_kv_tokens",
+        "pred_fit",
+        "pred_error",
+    ),
+}
+
+
+def _number(column: Column, text: str) -> float:
+    if not _NUMBER.fullmatch(text):
+        raise UsageError(f"{column.name} is {shown(text)}, expected a number")
+    value = float(text)
+    if not math.isfinite(value) or abs(value) > LARGEST:
+        raise UsageError(f"{column.name} is {shown(text)}, which is too large (at most {LARGEST:g})")
+    return value
+
+
+def _whole(column: Column, text: str) -> int:
+    value = _number(column, text)
+    if value != int(value):
+        raise UsageError(f"{column.name} is {shown(text)}, expected a whole number such as {max(1, round(value))}")
+    if not column.minimum <= value <= column.maximum:
+        most = f" to {column.maximum:g}" if column.maximum < LARGEST else " or more"
+        raise UsageError(f"{column.name} is {shown(text)}, expected {column.minimum:g}{most}")
+    return int(value)
+
+
+def _chosen(column: Column, text: str) -> str:
+    folded = text.casefold().replace("_", "-")
+    word = _ALIASES.get(folded, folded)
+    if word in column.choices:
+        return word
+    if "yes" in column.choices and folded in _YES | _NO:
+        return "yes" if folded in _YES else "no"
+    near = nearest(word, column.choices, 1)
+    hint = f"; did you mean {near[0]}?" if near else f"; known: {', '.join(column.choices)}"
+    raise UsageError(f"{column.name} is {shown(text)}{hint}")
+
+
+def _answer(column: Column, text: str) -> bool:
+    if text.casefold() in _YES:
+        return True
+    if text.casefold() in _NO:
+        return False
+    raise UsageError(f"{column.name} is {shown(text)}, expected yes or no")
+
+
+def _month(column: Column, text: str) -> str:
+    match = re.fullmatch(r"(\d{4})-(\d{2})(?:-\d{2})?", text)
+    if not match or not 1 <= int(match[2]) <= 12:
+        raise UsageError(f"{column.name} is {shown(text)}, expected a month such as 2025-06")
+    return f"{match[1]}-{match[2]}"
+
+
+def parse_cell(column: Column | str, text: str) -> Any:
+    """The value of a cell: int, float, bool (flag) or str, or None for an empty one.
+
+    Raises UsageError with one sentence for a value that the column does not take.
+
+    >>> parse_cell("tp", "8.0"), parse_cell("sequence_parallel", "TRUE"), parse_cell("precision", "BF16")
+    (8, True, 'bf16')
+    >>> parse_cell("schedule", "1F1B "), parse_cell("recompute", "")
+    ('1f1b', None)
+    """
+    record = COLUMNS[column] if isinstance(column, str) else column
+    text = text.strip()
+    if not text:
+        return None
+    match record.kind:
+        case "int":
+            return _whole(record, text)
+        case "number":
+            value = _number(record, text)
+            if value <= 0:
+                raise UsageError(f"{record.name} is {shown(text)}, expected more than 0")
+            if value < SMALLEST:
+                raise UsageError(f"{record.name} is {shown(text)}, which is too small (at least {SMALLEST:g})")
+            return value
+        case "choice":
+            return _chosen(record, text)
+        case "flag":
+            return _answer(record, text)
+        case "month":
+            return _month(record, text)
+        case _:
+            return text
+
+
+def parse_row(record: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+    """The stated cells of the row schema, typed, and a sentence for each that is wrong.
+
+    Unknown and empty columns are left out; `recompute` also takes "full:12" and "auto".
+
+    >>> parse_row({"tp": "2", "recompute": "full:12", "mine": "x", "dp": "", "pp": "0"})
+    ({'tp': 2, 'recompute': 'full', 'recompute_layers': 12}, ["pp is '0', expected 1 or more"])
+    """
+    values: dict[str, Any] = {}
+    problems: list[str] = []
+    layers = ""
+    for name, column in INPUT.items():
+        text = record.get(name)
+        if not text:
+            continue
+        try:
+            if name == "recompute":
+                text = text.strip().casefold()
+                if text == "auto":
+                    continue
+                text, _, layers = text.partition(":")
+            value = parse_cell(column, text)
+            if value is not None:
+                values[name] = value
+            if name == "recompute" and layers:
+                values["recompute_layers"] = parse_cell("recompute_layers", layers)
+        except UsageError as error:
+            problems.extend(error.problems)
+    return values, problems
+
+
+def cell_text(value: Any) -> str:
+    """A typed value as the text of a cell, at full precision.
+
+    >>> cell_text(True), cell_text(0.1), cell_text(None), cell_text(8)
+    ('yes', '0.1', '', '8')
+    """
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return repr(float(value)) if math.isfinite(value) else ""
+    if hasattr(value, "item"):  # a numpy scalar, without importing numpy
+        return cell_text(value.item())
+    return str(value)
+
+
+def parse_setting(pair: str) -> tuple[str, Any]:
+    """One `--set key=value`: the column and its typed value.
+
+    >>> parse_setting("tp=8")
+    ('tp', 8)
+    """
+    name, equals, text = pair.partition("=")
+    name = name.strip().replace("-", "_")
+    if not equals or not name or not text.strip():
+        raise UsageError(f"--set {shown(pair)} is not key=value; write for example --set tp=8")
+    if name not in INPUT or name in MEASURED:
+        near = nearest(name, [n for n in INPUT if n not in MEASURED], 2)
+        hint = f"; did you mean {' or '.join(near)}?" if near else "; any column of the row schema can be set"
+        raise UsageError(f"--set: unknown column {shown(name)}{hint}")
+    return name, parse_cell(INPUT[name], text)

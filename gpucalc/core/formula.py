@@ -1,0 +1,97 @@
+"""`@formula`: a pure function with units in its signature, a symbol, a citation and a validity range.
+
+Marking costs nothing at run time: the function itself is returned. What `explain` prints is read
+from the function's own source, so it cannot differ from what ran.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar, get_args, get_type_hints
+
+from gpucalc.core.units import Unit
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class FormulaInfo:
+    """What is known of one formula: its function, symbol, citation key and validity range."""
+
+    function: Callable[..., Any]
+    symbol: str
+    cite: str
+    valid: str
+
+    @property
+    def name(self) -> str:
+        """The function's name."""
+        return self.function.__name__
+
+    @functools.cached_property
+    def parameters(self) -> tuple[str, ...]:
+        """Names of the arguments, in order."""
+        return tuple(inspect.signature(self.function).parameters)
+
+    @functools.cached_property
+    def defaults(self) -> dict[str, Any]:
+        """Arguments that may be left out, and their values."""
+        found = inspect.signature(self.function).parameters.items()
+        return {n: p.default for n, p in found if p.default is not inspect.Parameter.empty}
+
+    @functools.cached_property
+    def units(self) -> dict[str, Unit]:
+        """Unit of each argument and of "return"."""
+        hints = get_type_hints(self.function, include_extras=True)
+        return {n: u for n, h in hints.items() for u in get_args(h)[1:] if isinstance(u, Unit)}
+
+    @functools.cached_property
+    def expression(self) -> str:
+        """The body as text: named intermediates, then the returned expression."""
+        tree = ast.parse(textwrap.dedent(inspect.getsource(self.function))).body[0]
+        assert isinstance(tree, ast.FunctionDef)
+        steps = [ast.unparse(s) for s in tree.body if isinstance(s, ast.Assign | ast.AnnAssign)]
+        last = tree.body[-1]
+        assert isinstance(last, ast.Return), f"{self.name} must end in a return"
+        result = ast.unparse(last.value) if last.value else ""
+        return "; ".join([*steps, result]).replace("np.", "")
+
+    @property
+    def summary(self) -> str:
+        """First sentence of the docstring."""
+        return (self.function.__doc__ or "").strip().split("\n")[0]
+
+
+FORMULAS: dict[str, FormulaInfo] = {}
+
+
+def formula(*, symbol: str, cite: str, valid: str) -> Callable[[F], F]:
+    """Register a pure function as a formula of the model.
+
+    symbol: as a paper would write the result; cite: key of `hardware_db/references.toml`;
+    valid: the range in which it holds, as text.
+    """
+
+    def mark(function: F) -> F:
+        info = FormulaInfo(function, symbol, cite, valid)
+        FORMULAS[function.__name__] = info
+        function.info = info  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
+def info_of(function: Callable[..., Any]) -> FormulaInfo:
+    """The registration of a formula.
+
+    Raises TypeError when `function` was never marked with `@formula`.
+    """
+    info = getattr(function, "info", None)
+    if not isinstance(info, FormulaInfo):
+        raise TypeError(f"{getattr(function, '__name__', function)!r} is not a @formula")
+    return info

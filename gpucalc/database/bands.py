@@ -1,0 +1,134 @@
+"""The uncertainty band of a prediction: how far measured runs of its family lie from predictions.
+
+`hardware_db/calibration/bands.csv` holds two factors per family, between which 80 % of the measured
+times of sources left out of the fit fall. Where the kernel constants of the device are taken over from
+relatives, the band is widened by the error of devices left out of the kernel fit.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import io
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpucalc.core.errors import DataError
+from gpucalc.database import catalog
+from gpucalc.database.efficiency import kernel_provenance
+
+if TYPE_CHECKING:
+    from gpucalc.database.hardware import Cluster, Device
+    from gpucalc.jobs.training import Job
+
+LOW_PRECISION = ("fp8", "mxfp8", "nvfp4", "mxfp4")
+SLOW_NETWORK = 60e9 / 8  # B/s per GPU: networks of 50 Gb/s per GPU and less, with the rounding of stated rates
+FAMILIES = {
+    "adapters": "LoRA, QLoRA and other adapters",
+    "moe": "mixtures of experts",
+    "slow-network": "more than one node and at most 60 Gb/s per GPU",
+    "small": "eager or compiled PyTorch on one node, at most 3 B parameters",
+    "low-precision": "8- and 4-bit products",
+    "sharded": "FSDP and ZeRO-3",
+    "dense": "dense models in 16 bit and more with tensor, pipeline and data parallelism",
+}
+# Row of bands.csv that widens the band of a device without measured kernels.
+ASSUMED_KERNELS = "assumed-kernels"
+SMALL_PARAMETERS = 3e9
+
+
+def family_of(job: Job) -> str:
+    """The family whose errors stand for a job: the least certain of its traits decides."""
+    cells, cluster = job.cells, job.cluster
+    if cells["method"] != "full":
+        return "adapters"
+    if job.model.is_moe:
+        return "moe"
+    if slow_network(cluster):
+        return "slow-network"
+    if launches_from_host(job):
+        return "small"
+    if cells["precision"] in LOW_PRECISION:
+        return "low-precision"
+    return "sharded" if cells["zero_stage"] >= 3 else "dense"
+
+
+def slow_network(cluster: Cluster) -> bool:
+    """Whether a job spans nodes over a network of at most 60 Gb/s per GPU."""
+    return cluster.n_gpus > cluster.domain and cluster.network_bandwidth_per_gpu <= SLOW_NETWORK
+
+
+def launches_from_host(job: Job) -> bool:
+    """Whether the host, which starts one kernel after the other, may set the pace: small models in PyTorch."""
+    small = job.model.parameters_total <= SMALL_PARAMETERS and job.cluster.n_nodes == 1
+    return small and not job.profile.name.startswith("megatron")
+
+
+def band(job: Job) -> tuple[float, float, str]:
+    """Factors on the predicted step time between which 80 % of measured times lie, and the family."""
+    family = family_of(job)
+    roots = catalog.database_dirs()
+    table = bands(roots)
+    low, high = table[family]
+    if _assumed(job.cluster.device.key, job.cluster.device, job.cells["precision"]):
+        low, high = widened((low, high), table[ASSUMED_KERNELS])
+    return low, high, family
+
+
+def widened(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
+    """Two independent bands as one: half-widths add as squares, in logarithms.
+
+    >>> low, high = widened((0.9, 1.1), (1.0, 1.0))
+    >>> round(low, 6), round(high, 6)
+    (0.9, 1.1)
+    >>> low, high = widened((0.8, 1.25), (0.8, 1.25))
+    >>> round(low, 4), round(high, 4)
+    (0.7294, 1.371)
+    """
+    down, up = (math.hypot(math.log(a), math.log(b)) for a, b in zip(one, other, strict=True))
+    return math.exp(-down), math.exp(up)
+
+
+_ASSUMED: dict[tuple[str, str, str], bool] = {}
+
+
+def _assumed(key: str, device: Device, precision: str) -> bool:
+    known = (key, device.arch, precision)
+    if known not in _ASSUMED:
+        found = kernel_provenance(device, precision)
+        _ASSUMED[known] = "assumed" in (found["gemm"], found["attention"])
+    return _ASSUMED[known]
+
+
+@functools.lru_cache(maxsize=4)
+def bands(roots: tuple[Path, ...]) -> dict[str, tuple[float, float]]:
+    """family → low and high factor; a later folder wins."""
+    found: dict[str, tuple[float, float]] = {}
+    for root in roots:
+        path = root / "calibration" / "bands.csv"
+        if path.exists():
+            found |= parse_bands(catalog.read_text(path, root), path.name)
+    missing = [name for name in (*FAMILIES, ASSUMED_KERNELS) if name not in found]
+    if missing:
+        raise DataError(f"calibration/bands.csv: no row for {', '.join(missing)}")
+    return found
+
+
+def parse_bands(text: str, label: str) -> dict[str, tuple[float, float]]:
+    """The factors of a table with the columns family, low and high.
+
+    >>> parse_bands("family,low,high\\ndense,0.9,1.1\\n", "bands.csv")
+    {'dense': (0.9, 1.1)}
+    """
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    found = {}
+    for number, cells in enumerate(csv.DictReader(io.StringIO("\n".join(lines))), 2):
+        try:
+            low, high = float(cells["low"]), float(cells["high"])
+        except (KeyError, TypeError, ValueError):
+            raise DataError(f"{label}: row {number}: low and high must be numbers") from None
+        if not 0 < low <= 1 <= high < math.inf:
+            raise DataError(f"{label}: row {number}: expected 0 < low ≤ 1 ≤ high")
+        found[cells.get("family") or ""] = (low, high)
+    return found

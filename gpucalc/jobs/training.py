@@ -1,0 +1,381 @@
+"""A job: what a row or a query states, completed with the model's, the cluster's and the profile's values.
+
+`resolve` turns typed cells into the numeric columns of the estimate; `evaluate_rows` does it for a batch.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from gpucalc.core.columns import TRAINING_PREDICTIONS, parse_row
+from gpucalc.core.errors import UsageError
+from gpucalc.database.hardware import Cluster, Database, resolve_cluster
+from gpucalc.database.network import overlay_shares
+from gpucalc.database.profiles import Profile, choose_profile, load_profile
+from gpucalc.jobs.columns import (
+    HGX_DOMAIN,
+    cluster_columns,
+    device_columns,
+    layout_columns,
+    model_columns,
+    software_columns,
+)
+from gpucalc.jobs.tuning import tuning_problems
+from gpucalc.models.cells import CELLS, model_with
+from gpucalc.models.model import Model, load_model, model_from_shape, resolve_preset
+
+if TYPE_CHECKING:
+    from gpucalc.core.ledger import Columns, Ledger
+
+MAX_AUTOMATIC_VPP = 12
+MOST_HEADS = 4096  # beyond it no divisor of a hidden size is a plausible number of heads
+
+
+@dataclass(frozen=True)
+class Job:
+    """One question, completed: numeric columns for the estimate, and what they were resolved from."""
+
+    cells: dict[str, Any]
+    columns: dict[str, float]
+    model: Model
+    cluster: Cluster
+    profile: Profile
+    warnings: tuple[str, ...] = field(default=())
+
+
+def resolve(
+    cells: Mapping[str, Any],
+    db: Database,
+    *,
+    profile: str | None = None,
+    fabric: str | None = None,
+    causal_flops: bool = False,
+) -> Job:
+    """Complete the typed cells of one row.
+
+    Raises UsageError with all violations: unknown names, missing cells, an impossible layout.
+    """
+    problems: list[str] = []
+    warnings: list[str] = []
+    model = collect(problems, stated_model, cells, warnings)
+    cluster = collect(problems, stated_cluster, cells, db, fabric)
+    software = collect(problems, _profile, cells, db, profile)
+    if model is None or cluster is None or software is None:
+        raise UsageError(*problems)
+    precision = str(cells.get("precision") or cluster.device.default_precision)
+    collect(problems, cluster.device.precision_peak, precision)
+    full = complete(cells, model, cluster, software, precision, warnings)
+    problems += layout_problems(full, model) + tuning_problems(full)
+    if problems:
+        raise UsageError(*problems)
+    columns = {
+        **model_columns(model),
+        **device_columns(cluster.device, precision, db),
+        **cluster_columns(cluster, db),
+        **layout_columns(full),
+        **software_columns(full, model, cluster.device, software, rack=cluster.domain > HGX_DOMAIN),
+        "causal_flops": float(causal_flops),
+    }
+    for name, share in overlay_shares(cluster, db.dirs[1:]).items():
+        columns[name] = min(1.0, columns[name] * share)
+    return Job(full, columns, model, cluster, software, tuple(warnings))
+
+
+def collect(problems: list[str], function: Any, *arguments: Any) -> Any:
+    """The function's result; None and its sentences among `problems` when it finds a mistake."""
+    try:
+        return function(*arguments)
+    except UsageError as error:
+        problems.extend(error.problems)
+        return None
+
+
+@functools.lru_cache(maxsize=512)
+def _named_model(name: str) -> Model:
+    return load_model(name)
+
+
+@functools.lru_cache(maxsize=4096)
+def _shaped_model(name: str | None, shape: tuple[tuple[str, Any], ...]) -> Model:
+    stated = dict(shape)
+    if name is not None:
+        return model_with(_named_model(name), **stated) if stated else _named_model(name)
+    return model_from_shape(**stated)
+
+
+def stated_model(cells: Mapping[str, Any], warnings: list[str]) -> Model:
+    """The model that a row states: a preset or file with the row's shape in its place, or the shape alone."""
+    shape = {n: cells[n] for n in CELLS if cells.get(n) is not None}
+    name = cells.get("model")
+    if "hidden" in shape and "heads" not in shape and (name is None or resolve_preset(str(name)) is None):
+        shape["heads"] = _usual_heads(shape["hidden"], cells.get("tp") or 1)
+        warnings.append(f"heads is not stated; {shape['heads']} of about 128 are taken")
+    whole = all(n in shape for n in ("layers", "hidden", "heads"))
+    known = name is not None and (resolve_preset(str(name)) is not None or not whole)
+    if not known:
+        missing = [n for n in ("layers", "hidden", "heads") if n not in shape]
+        if missing:
+            raise UsageError(f"no model is named, and the shape lacks {', '.join(missing)}")
+        if "vocab" not in shape:
+            warnings.append("vocab is not stated; 51,200 is taken")
+    if name in {"custom", "shape"}:
+        known = False
+    model = _shaped_model(str(name) if known else None, tuple(sorted(shape.items())))
+    warnings.extend(model.warnings)
+    if model.encoder_layers:
+        warnings.append("an encoder-decoder is estimated as one stack of its encoder and decoder layers")
+    if model.vision_parameters:
+        warnings.append("the vision tower counts in memory; the time is that of the text tokens")
+    return model
+
+
+def _usual_heads(hidden: int, tp: int) -> int:
+    """The number of heads, a multiple of tp, that divides `hidden` into heads of a size nearest 128.
+
+    >>> _usual_heads(14400, 1), _usual_heads(4096, 8)
+    (120, 32)
+    """
+    fitting = [n for n in range(1, min(hidden, MOST_HEADS) + 1) if hidden % n == 0 and n % tp == 0] or [tp]
+    return min(fitting, key=lambda n: (abs(hidden / n - 128), -n))
+
+
+def stated_cluster(cells: Mapping[str, Any], db: Database, fabric: str | None) -> Cluster:
+    """The cluster that a row states."""
+    if not cells.get("gpu"):
+        raise UsageError("gpu is not stated; `gpucalc hw list` shows the names")
+    count = cells.get("n_gpus")
+    if count is None:
+        count = 1
+        for name in ("tp", "pp", "dp", "cp"):
+            count *= cells.get(name) or 1
+    rate = cells.get("inter_node_gbps_per_gpu")
+    return _cached_cluster(db, str(cells["gpu"]), int(count), cells.get("gpus_per_node"), rate, fabric)
+
+
+@functools.lru_cache(maxsize=4096)
+def _cached_cluster(
+    db: Database, gpu: str, count: int, per_node: int | None, rate: float | None, fabric: str | None
+) -> Cluster:
+    return resolve_cluster(db, gpu, count, per_node, rate, fabric)
+
+
+def _profile(cells: Mapping[str, Any], db: Database, profile: str | None) -> Profile:
+    if profile:
+        return load_profile(profile, db.dirs)
+    return choose_profile(str(cells.get("framework") or ""), str(cells.get("software_date") or ""), db.dirs)
+
+
+def complete(
+    cells: Mapping[str, Any], model: Model, cluster: Cluster, profile: Profile, precision: str, warnings: list[str]
+) -> dict[str, Any]:
+    """All cells that decide the estimate, empty ones filled by their rule."""
+    full = {name: value for name, value in cells.items() if value is not None}
+    defaults = profile.defaults
+    full["n_gpus"], full["precision"] = cluster.n_gpus, precision
+    if "seq_len" not in full:
+        full["seq_len"] = min(model.max_seq_len or 2048, 8192)
+        warnings.append(f"seq_len is not stated; {full['seq_len']} is taken")
+    for name in ("tp", "pp", "cp", "ep"):
+        full.setdefault(name, 1)
+    full.setdefault("dp", max(1, cluster.n_gpus // (full["tp"] * full["pp"] * full["cp"])))
+    full.setdefault("micro_batch", 1)
+    full.setdefault("global_batch", full["dp"] * full["micro_batch"])
+    if full["global_batch"] % (full["dp"] * full["micro_batch"]):
+        each = full["dp"] * full["micro_batch"]
+        warnings.append(
+            f"the global batch is no multiple of dp·micro_batch = {each}; the last micro-batch counts whole"
+        )
+    full.setdefault("etp", full["tp"] if full["ep"] <= full["dp"] * full["cp"] or not model.experts else 1)
+    full.setdefault("zero_stage", int(defaults["zero_stage"]))
+    full.setdefault("sequence_parallel", bool(defaults["sequence_parallel"]))
+    full["sequence_parallel"] = bool(full["sequence_parallel"]) and full["tp"] > 1
+    if "vpp" not in full:
+        automatic = defaults["vpp"] == "full" and full["pp"] > 1 and not model.experts
+        schedule = full.get("schedule", "interleaved")
+        depth = -(-model.layers // full["pp"])
+        full["vpp"] = min(depth, MAX_AUTOMATIC_VPP) if automatic and schedule in {"interleaved", "none"} else 1
+    default = "none" if full["pp"] == 1 else "interleaved" if full["vpp"] > 1 else "1f1b"
+    full["schedule"] = default if full.get("schedule") in {None, "none"} or full["pp"] == 1 else full["schedule"]
+    if full["schedule"] == "1f1b" and full["vpp"] > 1:
+        full["schedule"] = "interleaved"
+    full.setdefault("cp_kind", "ring")
+    full.setdefault("optimizer", "adam")
+    full.setdefault("method", "full")
+    full.setdefault("flash_attention", str(defaults["flash_attention"]))
+    full.setdefault("dropout", bool(defaults.get("dropout", False)))
+    full.setdefault("mem_counter", "reserved")
+    return full
+
+
+def largest_divisor(number: int, limit: int) -> int:
+    """The largest divisor of `number` up to `limit`, searched from the top over a plausible range.
+
+    >>> largest_divisor(64, 12), largest_divisor(96, 1000)
+    (8, 96)
+    """
+    start = min(number, limit)
+    return next((d for d in range(start, max(0, start - MOST_HEADS), -1) if number % d == 0), 1)
+
+
+def layout_problems(cells: Mapping[str, Any], model: Model) -> list[str]:
+    """Every rule that the layout breaks, each as a sentence with a legal neighbour."""
+    problems = []
+    product = cells["tp"] * cells["pp"] * cells["dp"] * cells["cp"]
+    if product != cells["n_gpus"]:
+        rest = cells["tp"] * cells["pp"] * cells["cp"]
+        hint = f"dp={cells['n_gpus'] // rest} would fit" if cells["n_gpus"] % rest == 0 else f"use {product} GPUs"
+        problems.append(
+            f"tp·pp·dp·cp = {cells['tp']}·{cells['pp']}·{cells['dp']}·{cells['cp']} = {product}, not the "
+            f"{cells['n_gpus']} GPUs; {hint}"
+        )
+    if model.heads and model.heads % cells["tp"]:
+        legal = largest_divisor(model.heads, cells["tp"])
+        problems.append(f"tp={cells['tp']} does not divide the {model.heads} heads; tp={legal} does")
+    layers = model.layers + model.encoder_layers
+    if cells["pp"] > layers:
+        problems.append(f"pp={cells['pp']} is more stages than the {layers} layers")
+    depth = -(-layers // cells["pp"])
+    if cells["vpp"] > depth:
+        problems.append(f"vpp={cells['vpp']} is more chunks than the {depth} layers of a stage; vpp={depth} is legal")
+    if cells["seq_len"] % cells["cp"]:
+        problems.append(f"cp={cells['cp']} does not divide the sequence of {cells['seq_len']}")
+    if cells["ep"] > 1 and not model.experts:
+        problems.append(f"ep={cells['ep']} needs a mixture of experts; {model.name} is dense")
+    elif model.experts and model.experts % cells["ep"]:
+        legal = largest_divisor(model.experts, cells["ep"])
+        problems.append(f"ep={cells['ep']} does not divide the {model.experts} experts; ep={legal} does")
+    ranks = cells["dp"] * cells["cp"] * cells["tp"]
+    if ranks % (cells["ep"] * cells["etp"]):
+        problems.append(f"ep·etp = {cells['ep'] * cells['etp']} does not divide dp·cp·tp = {ranks}")
+    group = cells.get("shard_group")
+    if group and (cells["dp"] * cells["cp"]) % group:
+        problems.append(f"shard_group={group} does not divide dp·cp = {cells['dp'] * cells['cp']}")
+    holders = ranks // (cells["ep"] * cells["etp"])
+    if group and model.experts and holders > group and holders % group:
+        problems.append(f"shard_group={group} does not divide the {holders} ranks that hold the same experts")
+    return problems
+
+
+# Columns of a prediction → path in the ledger and factor.
+PREDICTIONS = {
+    "pred_step_time_s": ("time/step", 1.0),
+    "pred_tokens_per_s_per_gpu": ("metric/tokens_per_s_per_gpu", 1.0),
+    "pred_mfu_pct": ("metric/mfu", 100.0),
+    "pred_hfu_pct": ("metric/hfu", 100.0),
+    "pred_peak_mem_gib": ("memory/total", 1 / 2**30),
+}
+RISKY_FILL = 0.95  # from here on a job may or may not fit
+
+
+def fit_of(fill: float) -> str:
+    """fits, risky (within 5 % of the capacity) or oom.
+
+    >>> fit_of(0.5), fit_of(1.01), fit_of(1.2)
+    ('fits', 'risky', 'oom')
+    """
+    return "fits" if fill < RISKY_FILL else "risky" if fill <= 2 - RISKY_FILL else "oom"
+
+
+def predictions(ledger: Ledger, jobs: Sequence[Job], band: Sequence[tuple[float, float]]) -> list[dict[str, Any]]:
+    """The pred_ columns of each row of a ledger."""
+    import numpy as np
+
+    count = len(jobs)
+    values = {
+        name: np.broadcast_to(np.asarray(ledger[path], dtype=float), (count,)) * factor
+        for name, (path, factor) in PREDICTIONS.items()
+    }
+    fill = np.broadcast_to(ledger["memory/fill"], (count,))
+    share = np.broadcast_to(ledger["symbol/full_share"], (count,))
+    depth = np.broadcast_to(ledger["stage/layers/second"], (count,))
+    rows = []
+    for i, job in enumerate(jobs):
+        row: dict[str, Any] = {name: float(column[i]) for name, column in values.items()}
+        low, high = band[i]
+        row["pred_step_time_low_s"] = row["pred_step_time_s"] * low
+        row["pred_step_time_high_s"] = row["pred_step_time_s"] * high
+        row["pred_fit"] = fit_of(float(fill[i]))
+        row["pred_recompute"] = recompute_text(job.cells.get("recompute"), float(share[i]), float(depth[i]))
+        row["pred_error"] = ""
+        rows.append(row)
+    return rows
+
+
+def recompute_text(stated: str | None, share: float, depth: float) -> str:
+    """none, selective, full, or full:LAYERS of the longest stage.
+
+    >>> recompute_text(None, 0.25, 12), recompute_text("selective", 0, 12), recompute_text(None, 1.0, 12)
+    ('full:3', 'selective', 'full')
+    """
+    if stated == "selective":
+        return "selective"
+    if share <= 0:
+        return "none"
+    return "full" if share >= 1 else f"full:{round(share * depth)}"
+
+
+def stack(jobs: Sequence[Job]) -> Columns:
+    """The columns of several jobs; what is the same in all of them stays a scalar."""
+    import numpy as np
+
+    from gpucalc.core.ledger import Columns
+
+    if len(jobs) == 1:
+        return Columns(jobs[0].columns)
+    values: dict[str, Any] = {}
+    for name in jobs[0].columns:
+        column = np.array([job.columns[name] for job in jobs], dtype=float)
+        values[name] = column
+    return Columns(values)
+
+
+def evaluate_rows(
+    records: Sequence[Mapping[str, str]],
+    db: Database,
+    profile: str | None = None,
+    fabric: str | None = None,
+    causal_flops: bool = False,
+    warned: dict[str, int] | None = None,
+) -> list[dict[str, Any]]:
+    """The pred_ columns of each record (cells as text); a record with a mistake has them empty and `pred_error`.
+
+    `warned` gathers the warnings of the rows with their counts.
+    """
+    results: list[dict[str, Any]] = [{} for _ in records]
+    jobs: list[Job] = []
+    places: list[int] = []
+    for place, record in enumerate(records):
+        cells, problems = parse_row(record)
+        try:
+            if problems:
+                raise UsageError(*problems)
+            jobs.append(resolve(cells, db, profile=profile, fabric=fabric, causal_flops=causal_flops))
+            places.append(place)
+            if warned is not None:
+                for warning in jobs[-1].warnings:
+                    warned[warning] = warned.get(warning, 0) + 1
+        except UsageError as error:
+            results[place] = {**dict.fromkeys(TRAINING_PREDICTIONS, ""), "pred_error": "; ".join(error.problems)}
+    for place, row in zip(places, predict(jobs), strict=True):
+        results[place] = row
+    return results
+
+
+def predict(jobs: Sequence[Job]) -> list[dict[str, Any]]:
+    """The pred_ columns of several jobs."""
+    from gpucalc.estimate.training import estimate_training
+
+    if not jobs:
+        return []
+    return predictions(estimate_training(stack(jobs)), jobs, [job_band(job) for job in jobs])
+
+
+def job_band(job: Job) -> tuple[float, float]:
+    """The 80 % band of the step time, as factors, from the errors of the job's family on sources left out."""
+    from gpucalc.database.bands import band
+
+    low, high, _ = band(job)
+    return low, high

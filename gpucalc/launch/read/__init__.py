@@ -1,0 +1,1 @@
+"""Launch settings read back into rows; nothing that is read is executed."""

@@ -1,0 +1,54 @@
+"""From numbers that stand in launch settings to a model: the preset that has the same shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gpucalc.core.errors import GpucalcError
+from gpucalc.models.model import Model, load_model, preset_names
+
+_LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+_HIDDEN = ("hidden_size", "n_embd", "d_model")
+
+
+def same_shape(cells: Mapping[str, Any]) -> str | None:
+    """The first preset whose shape agrees with every stated cell; `latent` (MLA) must agree too.
+
+    >>> same_shape({"layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "ffn_hidden": 14336, "vocab": 128256})
+    'llama-3-8b'
+    """
+    for name in preset_names():
+        if _may_be(name, cells):
+            try:
+                model = load_model(name)
+            except GpucalcError:
+                continue
+            if _agrees(model, cells):
+                return name
+    return None
+
+
+def _may_be(name: str, cells: Mapping[str, Any]) -> bool:
+    """Whether the raw configuration holds the layers and the width: most presets are told apart without counting."""
+    from gpucalc.models.presets import preset_config
+
+    config = preset_config(name)
+    inner = config.get("text_config")
+    config = {**config, **inner} if isinstance(inner, dict) else config
+    layers = {config[k] for k in _LAYERS if isinstance(config.get(k), int)}
+    hidden = {config[k] for k in _HIDDEN if isinstance(config.get(k), int)}
+    return cells.get("layers") in layers and cells.get("hidden") in hidden
+
+
+def _agrees(model: Model, cells: Mapping[str, Any]) -> bool:
+    if model.encoder_layers or not model.causal or bool(cells.get("latent")) != model.is_mla:
+        return False
+    names = ["layers", "hidden", "heads", "vocab", "experts_per_token", "expert_ffn_hidden"]
+    names += [] if model.is_mla else ["kv_heads", "head_dim"]
+    names += ["ffn_hidden", "gated_mlp"] if model.dense_layers else []
+    for name in names:
+        stated = cells.get(name)
+        if stated is not None and stated != getattr(model, name):
+            return False
+    return int(cells.get("experts") or 0) == model.experts

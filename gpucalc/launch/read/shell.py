@@ -1,0 +1,246 @@
+"""Shell text read as data: which commands it would run, with which words, under which variables.
+
+Nothing is executed. Assignments, arrays, quotes, continuations, here-documents, defaults (`${N:-8}`) and whole-number
+arithmetic are followed; what only a running shell can know (command substitution, arguments, variables set elsewhere)
+becomes a mark in the word, so that whoever needs the word can name what is missing.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass, field
+
+from gpucalc.core.errors import DataError
+from gpucalc.launch.read.shell_lexer import NAME, Lexer, Part, Word
+
+LARGEST = 2_000_000  # characters of a script, and of what its variables may grow to
+_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
+_MARK = re.compile("\ue000(.*?)\ue001", re.DOTALL)
+_BLANK = "\ue002"  # a blank inside a mark, at which no word is split
+_OPENING = {"if", "for", "while", "until", "case", "function"}
+_CLOSING = {"fi", "done", "esac"}
+_SKIPPED = {"then", "else", "elif", "do", "{", "}", "!", "time", "exec", "nohup", "command", "env"}
+_DECLARING = {"export", "declare", "local", "readonly", "typeset"}
+
+
+def missing(word: str) -> list[str]:
+    """What a word still lacks: names of variables, or commands in $( ).
+
+    >>> missing("8"), missing(mark("NNODES"))
+    ([], ['NNODES'])
+    """
+    return [name.replace(_BLANK, " ") for name in _MARK.findall(word)]
+
+
+def mark(name: str) -> str:
+    """The mark of something that only a running shell knows."""
+    inside = re.sub(r"\s", _BLANK, name)
+    return f"\ue000{inside}\ue001"
+
+
+def shown(word: str) -> str:
+    """A word for people, marks written as in a shell."""
+    return _MARK.sub(lambda m: f"${m[1]}" if NAME.fullmatch(m[1]) else m[1].replace(_BLANK, " "), word)
+
+
+@dataclass
+class Script:
+    """What a text would run."""
+
+    commands: list[list[str]] = field(default_factory=list)
+    variables: dict[str, str] = field(default_factory=dict)
+    arrays: dict[str, list[str]] = field(default_factory=dict)
+    documents: list[str] = field(default_factory=list)  # here-documents
+    slurm: dict[str, str] = field(default_factory=dict)  # #SBATCH options
+    notes: list[str] = field(default_factory=list)
+
+
+def read_script(text: str) -> Script:
+    """The commands of a text, in order.
+
+    >>> read_script('TP=8\\ntorchrun x.py --tp $TP \\\\\\n  --pp "$((TP / 2))"').commands
+    [['torchrun', 'x.py', '--tp', '8', '--pp', '4']]
+    """
+    if len(text) > LARGEST:
+        raise DataError(f"the launch script is longer than {LARGEST:,} characters")
+    script = Script()
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n")
+    text = text.translate(dict.fromkeys(range(0xE000, 0xE003)))
+    if re.search(r"\\[ \t]+\n", text):
+        script.notes.append("a backslash before a space does not continue a line in a shell; read as if it did")
+        text = re.sub(r"\\[ \t]+\n", "\\\n", text)
+    _slurm(text, script)
+    depth, lexer = 0, Lexer(text)
+    script.documents = lexer.documents
+    for words, arrays in lexer.statements():
+        for name, (more, items) in arrays.items():
+            values = [field for item in items for field in _expand(item, script)]
+            script.arrays[name] = [*script.arrays.get(name, []), *values] if more else values
+        depth = _statement(words, script, depth)
+    return script
+
+
+def _slurm(text: str, script: Script) -> None:
+    """#SBATCH lines, and the variables that Slurm sets from them."""
+    short = {"-N": "nodes", "-n": "ntasks", "-G": "gpus"}
+    for line in re.findall(r"^#SBATCH[ \t]+(.+)$", text, re.MULTILINE):
+        found = re.match(r"(?:--([a-z-]+)|(-[NnG]))[= \t]*([^\s#]*)", line)
+        if found:
+            script.slurm[found[1] or short[found[2]]] = found[3]
+    nodes, tasks = script.slurm.get("nodes", ""), script.slurm.get("ntasks-per-node", "")
+    gpus = script.slurm.get("gpus-per-node", "").rpartition(":")[2]
+    known = {"SLURM_NNODES": nodes, "SLURM_JOB_NUM_NODES": nodes, "SLURM_GPUS_PER_NODE": gpus}
+    known |= {"SLURM_GPUS_ON_NODE": gpus, "SLURM_NTASKS_PER_NODE": tasks}
+    if nodes.isdigit() and tasks.isdigit() and len(nodes) < 8 and len(tasks) < 8:
+        known["SLURM_NTASKS"] = known["SLURM_NPROCS"] = str(int(nodes) * int(tasks))
+    script.variables |= {name: value for name, value in known.items() if value.isdigit()}
+
+
+def _statement(words: list[Word], script: Script, depth: int) -> int:
+    """Take one statement: assignments set variables, the rest is a command. Returns the depth of conditions."""
+    first = 0
+    while first < len(words):
+        plain = words[first][0].text if len(words[first]) == 1 and not words[first][0].expression else ""
+        if plain in _CLOSING:
+            depth = max(0, depth - 1)
+        elif plain in _OPENING:
+            return depth + 1
+        elif plain not in _SKIPPED:
+            break
+        first += 1
+    rest = words[first:]
+    if rest and rest[0] and rest[0][0].text in _DECLARING and not rest[0][0].expression:
+        rest = [w for w in rest[1:] if not (w and w[0].text.startswith("-") and not w[0].expression)]
+        for word in rest:
+            _assign(word, script, depth)
+        return depth
+    while rest and _assign(rest[0], script, depth):
+        rest = rest[1:]
+    fields = [one for word in rest for one in _expand(word, script)]
+    if fields:
+        script.commands.append(fields)
+    return depth
+
+
+def _assign(word: Word, script: Script, depth: int) -> bool:
+    head = word[0] if word else None
+    found = _ASSIGNMENT.match(head.text) if head and not head.expression and not head.quoted else None
+    if head is None or found is None:
+        return False
+    name, more = found[1], bool(found[2])
+    value = "".join(_text(part, script) for part in [Part(head.text[found.end() :]), *word[1:]])
+    value = (script.variables.get(name, "") if more else "") + value
+    if len(value) > LARGEST:
+        raise DataError(f"the variable {name} grows beyond {LARGEST:,} characters")
+    if depth and script.variables.get(name, value) != value:
+        script.notes.append(f"{name} is set inside a condition or loop; its last value, {shown(value)[:40]}, is taken")
+    script.variables[name] = value
+    return True
+
+
+def _expand(word: Word, script: Script) -> list[str]:
+    """The fields of a word: an unquoted expansion is split at blanks, an array gives one field an item."""
+    fields: list[str] = []
+    open_field: str | None = None
+    vanished = False
+    for part in word:
+        array = _array(part, script)
+        if array is not None:
+            pieces = array
+        elif part.expression and not part.quoted:
+            pieces = _text(part, script).split()
+        else:
+            open_field = (open_field or "") + _text(part, script)
+            continue
+        vanished |= array == []
+        for index, piece in enumerate(pieces):
+            if index == 0:
+                open_field = (open_field or "") + piece
+            else:
+                fields.append(open_field or "")
+                open_field = piece
+    if open_field or (open_field is not None and not vanished):
+        fields.append(open_field)
+    if sum(map(len, fields)) > LARGEST:
+        raise DataError(f"a command grows beyond {LARGEST:,} characters")
+    return fields
+
+
+def _array(part: Part, script: Script) -> list[str] | None:
+    if not part.expression:
+        return None
+    if part.text in {"@", "*"}:
+        note = "the script's own arguments ($@) are not known, and left out"
+        script.notes += [] if note in script.notes else [note]
+        return []
+    found = re.fullmatch(r"([A-Za-z_]\w*)\[[@*]\]", part.text)
+    if not found:
+        return None
+    if found[1] in script.arrays:
+        return script.arrays[found[1]]
+    value = script.variables.get(found[1])
+    return [mark(found[1])] if value is None else [value]
+
+
+def _text(part: Part, script: Script) -> str:
+    if not part.expression:
+        return part.text
+    text = part.text
+    if text.startswith("(("):
+        return _arithmetic(text[2:].removesuffix("))"), script)
+    found = re.fullmatch(r"([A-Za-z_]\w*)(?:(:?[-=?+])(.*))?", text, re.DOTALL)
+    if not found:
+        return mark(text if text.startswith("(") else f"${{{text}}}" if len(text) > 1 else f"${text}")
+    name, operator, word = found[1], found[2] or "", found[3] or ""
+    value = script.variables.get(name)
+    if value is None and name in script.arrays:
+        value = (script.arrays[name] or [""])[0]
+    unset = value is None or (value == "" and operator.startswith(":"))
+    if operator.endswith(("-", "=")) and unset:
+        return "".join(_text(piece, script) for piece in Lexer(word).everything())
+    if operator.endswith("+"):
+        return "" if unset else word
+    return mark(name) if value is None else value
+
+
+def _arithmetic(text: str, script: Script) -> str:
+    """Whole-number arithmetic of a shell; a mark where a name is not known."""
+    if len(text) > 200:
+        return mark("((…))")
+    lacking: list[str] = []
+
+    def value(found: re.Match[str]) -> str:
+        known = script.variables.get(found[1], "")
+        if not re.fullmatch(r"-?\d{1,15}", known):
+            lacking.extend(missing(known) or [found[1]])
+        return known
+
+    plain = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", value, text)
+    if lacking:
+        return "".join(mark(name) for name in lacking)
+    try:
+        return str(_whole(ast.parse(plain.strip().replace("/", "//"), mode="eval").body))
+    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
+        return mark(f"(({text}))")
+
+
+def _whole(node: ast.expr) -> int:
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_whole(node.operand)
+    if isinstance(node, ast.BinOp):
+        left, right = _whole(node.left), _whole(node.right)
+        match node.op:
+            case ast.Add():
+                return left + right
+            case ast.Sub():
+                return left - right
+            case ast.Mult():
+                return left * right
+            case ast.FloorDiv():
+                return left // right
+            case ast.Mod():
+                return left % right
+    raise ValueError("not whole-number arithmetic")

@@ -1,0 +1,1 @@
+"""A layout written as the settings of the frameworks that run it: one module a target."""

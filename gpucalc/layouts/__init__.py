@@ -1,0 +1,1 @@
+"""Parallel layouts: their space, and the label that names one."""

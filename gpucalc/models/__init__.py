@@ -1,0 +1,1 @@
+"""Models: their shape, parameter counts, presets, and the files that describe them."""

@@ -1,0 +1,1 @@
+"""Questions, a file an answer: what a command or a call of the Python interface asks."""

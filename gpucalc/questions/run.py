@@ -1,0 +1,340 @@
+"""A training run as a question: a job and its layout, what may go wrong, and the scenarios that span the answer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gpucalc.core.errors import InfeasibleError, UsageError
+from gpucalc.core.ledger import Columns, Ledger
+from gpucalc.database import defaults as db_defaults
+from gpucalc.database.defaults import HOUR, KWH
+from gpucalc.database.hardware import Database
+from gpucalc.estimate.run import estimate_run
+from gpucalc.estimate.training import estimate_training
+from gpucalc.formulas import scaling as laws
+from gpucalc.jobs import training as jobs
+from gpucalc.jobs.variations import layout_label
+from gpucalc.questions.power import load_factor
+from gpucalc.questions.run_scenarios import DAY, HALVINGS, Question, failure_columns, scenarios
+
+STEP_TOKENS = 2**22  # tokens of a step where no batch is stated
+TOKENS_PER_GPU = 1024  # and no fewer than so many a GPU
+DOUBTFUL_LOSS = 0.25  # share lost to failures from which closed forms and event simulations part
+LEAST_PROGRESS = 0.01  # goodput below which a run is said to make no progress
+ROOTS = (
+    *("run/elapsed", "goodput/exact", "failures/mtbf", "checkpoint/interval", "checkpoint/bandwidth/blocking"),
+    *("checkpoint/bandwidth/asynchronous", "spares/count", "yield/cluster", "energy/carbon", "energy/run"),
+    *("cost/rental", "cost/electricity", "cost/useful-price"),
+)
+
+
+@dataclass
+class RunResult:
+    """The answer: figures by scenario, what halving brings, and how it came about."""
+
+    layout: str
+    job: jobs.Job
+    figures: dict[str, tuple[float, float, float]]  # name → expected, and the ends of its range
+    halvings: list[dict[str, Any]]
+    terms: list[dict[str, Any]]
+    origins: dict[str, str]
+    notes: list[str] = field(default_factory=list)
+
+
+def complete_cells(
+    cells: Mapping[str, Any], db: Database, context: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[str]]:
+    """The cells of a run with sequence, batch and layout; what was taken is said in notes.
+
+    Raises InfeasibleError where no layout fits.
+    """
+    from gpucalc.questions.plan import LAYOUT_CELLS, plan
+
+    full, notes = dict(cells), []
+    cut = math.prod(int(full.get(name) or 1) for name in ("tp", "pp", "cp"))
+    count = int(full.get("n_gpus") or cut * int(full.get("dp") or 1))
+    if full.get("seq_len") is None:
+        neutral = {"model": full.get("model"), "gpu": full.get("gpu"), "n_gpus": count}
+        shape = {n: v for n, v in full.items() if n not in LAYOUT_CELLS and n != "global_batch"}
+        base = jobs.resolve({**shape, **neutral, "dp": count, "micro_batch": 1, "zero_stage": 1}, db, **context)
+        full["seq_len"] = int(base.cells["seq_len"])
+        notes.append(f"--seq-len is not stated; {full['seq_len']:,} is taken")
+    if full.get("global_batch") is None:
+        tokens = max(STEP_TOKENS, TOKENS_PER_GPU * count)
+        sequences = max(1, round(tokens / int(full["seq_len"])))
+        unit = count if sequences >= count else max(1, count // 8)
+        if "tp" in full:  # a layout is stated: whole micro-batches on every replica
+            unit = max(1, int(full.get("dp") or count // cut)) * int(full.get("micro_batch") or 1)
+        full["global_batch"] = max(unit, -(-sequences // unit) * unit)
+        notes.append(f"--global-batch is not stated; {full['global_batch']:,} sequences are taken")
+    if "tp" in full:
+        return full, notes
+    found = plan(full, db, top=1, **context)
+    if not found.rows:
+        raise InfeasibleError(f"no layout fits: {found.nearest_miss or 'no layout is legal'}")
+    best = found.rows[0]
+    kept = {n: v for n, v in best.items() if n in LAYOUT_CELLS and v not in (None, "")}
+    notes.append(f"--layout is not stated; the planner's best, {best['layout']}, is taken")
+    return {**full, **kept}, notes
+
+
+def run(
+    cells: Mapping[str, Any],
+    question: Question,
+    db: Database,
+    *,
+    profile: str | None = None,
+    fabric: str | None = None,
+    causal_flops: bool = False,
+) -> RunResult:
+    """Everything about a run of `question.tokens` tokens.
+
+    Raises UsageError for values outside their meaning, InfeasibleError where nothing fits or the run makes no progress.
+    """
+    context = {"profile": profile, "fabric": fabric, "causal_flops": causal_flops}
+    full, notes = complete_cells(cells, db, context)
+    job = jobs.resolve(full, db, **context)  # type: ignore[arg-type]
+    step = estimate_training(jobs.stack([job]))
+    band = jobs.job_band(job)
+    [predicted] = jobs.predictions(step, [job], [band])
+    columns, origins = run_columns(job, step, band, question, db)
+    ledger = estimate_run(columns)
+    _check_progress(ledger, question, job)
+    notes += [*job.warnings, *_warnings(ledger, question, job, predicted, db)]
+    traced = estimate_run(Columns({n: np.float64(v) for n, v in columns.row(0).items()}), trace=True)
+    from gpucalc.questions.explain import ledger_tree
+
+    return RunResult(
+        layout=layout_label(job, predicted),
+        job=job,
+        figures=_figures(ledger, columns),
+        halvings=_halvings(ledger),
+        terms=ledger_tree(traced, db, ROOTS),
+        origins=origins,
+        notes=list(dict.fromkeys(notes)),
+    )
+
+
+def run_columns(
+    job: jobs.Job, step: Ledger, band: tuple[float, float], question: Question, db: Database
+) -> tuple[Columns, dict[str, str]]:
+    """One row per scenario of `run_question.scenarios`, and where values are from."""
+    power = db_defaults.defaults(db.dirs, "power")
+    device, cluster = job.cluster.device, job.cluster
+    if device.tdp_watts is None:
+        raise UsageError(
+            f"{device.file} states no power limit, so the energy of a run is not known; add power.tdp to it"
+        )
+    n = float(cluster.n_gpus)
+    holders = n if job.cells["zero_stage"] >= 1 else n / (job.cells["dp"] * job.cells["cp"])
+    host = device.host_bandwidth or cluster.network_bandwidth_per_gpu
+    columns, origins = failure_columns(question, n, float(job.model.parameters_total), holders, host, db)
+    factor, pue = load_factor(power, device.arch), power["pue"]
+    origins["load_factor"] = f"{factor.origin}: {factor.why}"
+    origins["pue"] = "stated" if question.pue is not None else f"{pue.origin}: {pue.why}"
+    price, origins["price"] = _price(question, device.key, db)
+    intensity, origins["carbon_intensity"] = _carbon_intensity(question, db)
+    electricity, origins["electricity_price"] = _electricity(question, db)
+    slowdown, origins["straggler"] = _slowdown(question, step, n)
+    token_rate, mfu = float(step["metric/tokens_per_s_per_gpu"]), float(step["metric/mfu"])
+    if question.straggler_cv is not None or question.slow_gpu is not None:
+        fitted = float(step["step/straggler"]) if question.straggler_cv is not None else 1.0
+        token_rate, mfu = token_rate * fitted / _extra(question, n), mfu * fitted / _extra(question, n)
+    low, high = 1 / band[1], 1 / band[0]  # of the rate
+    rack = cluster.domain > cluster.gpus_per_node and "torus" not in cluster.scale_up_topology
+    columns |= {
+        "nodes": float(cluster.n_nodes),
+        "gpus_per_node": float(cluster.gpus_per_node),
+        "unit_gpus": float(min(cluster.domain if rack else cluster.gpus_per_node, cluster.n_gpus)),
+        "replicas": float(job.cells["dp"]),
+        "training_tokens": question.tokens,
+        "step_time": float(step["time/step"]),
+        "slowdown": slowdown,
+        "board_watts": device.tdp_watts,
+        "network_watts": power["network_watts_per_gpu"].value,
+        "carbon_intensity": intensity,
+        "electricity_price": electricity / KWH,
+        "pue": pue.value if question.pue is None else question.pue,
+        "token_rate": scenarios((token_rate, token_rate * high, token_rate * low)),
+        "mfu": scenarios((mfu, mfu * high, mfu * low)),
+        "load_factor": scenarios((factor.value, factor.low, factor.high)),
+        "gpu_price": scenarios(price),
+    }
+    return Columns(columns), origins
+
+
+def _carbon_intensity(question: Question, db: Database) -> tuple[float, str]:
+    if question.carbon_intensity is not None:
+        return question.carbon_intensity / KWH, "stated"
+    return db_defaults.grid(db.dirs, question.grid)
+
+
+def _electricity(question: Question, db: Database) -> tuple[float, str]:
+    if question.electricity_price is not None:
+        return question.electricity_price, "stated"
+    return db_defaults.cost_default(db.dirs, "electricity_usd_per_kwh")
+
+
+def _extra(question: Question, n: float) -> float:
+    """Slow-down by a stated variation of the GPUs and by one that is slower for good."""
+    noise = float(laws.slowest_normal(n, question.straggler_cv)) if question.straggler_cv else 1.0
+    return noise / (1 - (question.slow_gpu or 0.0))
+
+
+def _slowdown(question: Question, step: Ledger, n: float) -> tuple[float, str]:
+    fitted = float(step["step/straggler"])
+    if question.straggler_cv is None and question.slow_gpu is None:
+        return fitted, "fitted: growth of the step with the GPUs in published runs"
+    base = 1.0 if question.straggler_cv is not None else fitted
+    return base * _extra(question, n), "stated variation or slow GPU"
+
+
+def _price(question: Question, gpu: str, db: Database) -> tuple[tuple[float, float, float], str]:
+    if question.price is not None:
+        return (question.price / HOUR,) * 3, "stated"
+    known = db_defaults.price(db.dirs, gpu)
+    if known is None:
+        return (0.0, 0.0, 0.0), "no dated price of this GPU is known; state --price"
+    age = db_defaults.age_in_months(known.date)
+    said = f"{known.usd_per_hour:.2f} USD per GPU hour as of {known.date}, {age} months old ({known.source})"
+    return (known.usd_per_hour / HOUR, known.low / HOUR, known.high / HOUR), said
+
+
+def _check_progress(ledger: Ledger, question: Question, job: jobs.Job) -> None:
+    """Say that a run makes no progress, and what would let it."""
+
+    def expected(path: str) -> float:
+        return float(np.asarray(ledger[path]).flat[0])
+
+    mtbf, recovery, size = expected("failures/mtbf"), expected("failures/recovery"), expected("checkpoint/size")
+    blocking, persist = expected("checkpoint/blocking"), expected("checkpoint/persist")
+    good, n = expected("goodput/exact"), job.cluster.n_gpus
+    longest = max(blocking, persist) if question.asynchronous and question.save_time is None else blocking
+    if longest >= mtbf:
+        way = "" if question.asynchronous else "--save async, "
+        raise InfeasibleError(
+            f"the job makes no progress: a checkpoint takes {_time(longest)} and the job fails every {_time(mtbf)}; "
+            f"{way}a store that writes more than {size / (0.1 * mtbf) / 1e9:,.3g} GB/s, or fewer than the {n:,} GPUs "
+            "would let it"
+        )
+    if good < LEAST_PROGRESS:
+        slow = (
+            f"recovery takes {_time(recovery)}"
+            if recovery >= float(question.interval or 0)
+            else f"checkpoints are {_time(float(question.interval or 0))} apart"
+        )
+        raise InfeasibleError(
+            f"the job makes no progress: it fails every {_time(mtbf)} and {slow}; a restart well below "
+            f"{_time(mtbf / 2)}, more frequent checkpoints, or fewer than the {n:,} GPUs would let it"
+        )
+
+
+def _time(seconds: float) -> str:
+    """Seconds as people say them.
+
+    >>> _time(30.0), _time(600.0), _time(7200.0), _time(3e5)
+    ('30 s', '10 min', '2 h', '3.47 days')
+    """
+    for unit, size in (("days", DAY), ("h", HOUR), ("min", 60.0)):
+        if seconds >= 2 * size or (unit == "min" and seconds >= 60):
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds:.3g} s"
+
+
+def _warnings(
+    ledger: Ledger, question: Question, job: jobs.Job, predicted: Mapping[str, Any], db: Database
+) -> list[str]:
+    said = []
+    lost = np.asarray(ledger["goodput/lost"])
+    if lost[0] > DOUBTFUL_LOSS:
+        said.append(
+            f"failures cost about {100 * lost[0]:.0f} % of the time to first order; above 25 % event simulations "
+            "differ from closed forms by up to a third"
+        )
+    elif lost[2] > DOUBTFUL_LOSS:
+        said.append("at the worst end of the range failures cost over 25 %, where closed forms are rough")
+    if predicted["pred_fit"] != "fits":
+        said.append(f"memory of this layout: {predicted['pred_fit']}")
+    small = db_defaults.defaults(db.dirs, "run")
+    if question.mtbf is None and job.cluster.n_gpus < small["small_job_gpus"].value:
+        said.append(
+            f"below {small['small_job_gpus'].value:,.0f} GPUs jobs fail oftener than their nodes: factor "
+            f"{small['small_job_factor'].value:g} ({small['small_job_factor'].why})"
+        )
+    price = db_defaults.price(db.dirs, job.cluster.device.key)
+    if question.price is None and price is not None:
+        said.append(f"price as of {price.date}, {db_defaults.age_in_months(price.date)} months old; state --price")
+    elif question.price is None:
+        said.append(f"no dated price of {job.cluster.device.key} is known; cost is left out, state --price")
+    return said
+
+
+# Figure → path, factor, and whether its best end is the second row (goodput, rates) or the third reads "more".
+FIGURES = {
+    "days": ("run/elapsed", 1 / DAY),
+    "useful_days": ("run/useful", 1 / DAY),
+    "gpu_hours": ("run/gpu-time", 1 / HOUR),
+    "goodput_pct": ("goodput/exact", 100.0),
+    "failures": ("failures/count", 1.0),
+    "mtbf_h": ("failures/mtbf", 1 / HOUR),
+    "recovery_s": ("failures/recovery", 1.0),
+    "checkpoint_gb": ("checkpoint/size", 1e-9),
+    "save_blocking_s": ("checkpoint/blocking", 1.0),
+    "save_persist_s": ("checkpoint/persist", 1.0),
+    "interval_s": ("checkpoint/interval", 1.0),
+    "interval_young_s": ("checkpoint/interval/young", 1.0),
+    "interval_daly_s": ("checkpoint/interval/daly", 1.0),
+    "interval_exact_s": ("checkpoint/interval/exact", 1.0),
+    "save_bandwidth_blocking_gb_per_s": ("checkpoint/bandwidth/blocking", 1e-9),
+    "save_bandwidth_async_gb_per_s": ("checkpoint/bandwidth/asynchronous", 1e-9),
+    "spares": ("spares/count", 1.0),
+    "shrunk_pct": ("spares/shrunk", 100.0),
+    "pair_loss_pct": ("spares/pair-loss", 100.0),
+    "node_power_kw": ("power/node", 1e-3),
+    "site_power_mw": ("power/site", 1e-6),
+    "energy_kwh": ("energy/run", 1 / KWH),
+    "energy_mwh": ("energy/run", 1e-3 / KWH),
+    "carbon_t": ("energy/carbon", 1e-6),
+    "cost_usd": ("cost/rental", 1.0),
+    "electricity_usd": ("cost/electricity", 1.0),
+    "usd_per_useful_gpu_hour": ("cost/useful-price", HOUR),
+    "allocated_pct": ("yield/allocated", 100.0),
+    "straggler_pct": ("yield/waiting", 100.0),
+    "mfu_pct": ("yield/mfu", 100.0),
+    "yield_pct": ("yield/cluster", 100.0),
+}
+
+
+def _figures(ledger: Ledger, columns: Columns) -> dict[str, tuple[float, float, float]]:
+    """Each figure as expected, with the least and most over the ends of the spread."""
+    priced = float(np.asarray(columns["gpu_price"])[0]) > 0
+    found = {}
+    for name, (path, factor) in FIGURES.items():
+        if not priced and "usd" in name and name != "electricity_usd":
+            continue
+        rows = np.broadcast_to(np.asarray(ledger[path], dtype=float), (columns.rows or 1,)) * factor
+        found[name] = (float(rows[0]), float(min(rows[:3])), float(max(rows[:3])))
+    found["busy_pct"] = (100 * float(columns["busy"]),) * 3
+    return found
+
+
+def _halvings(ledger: Ledger) -> list[dict[str, Any]]:
+    """What half the save time, failure rate and restart time bring."""
+    good, elapsed = np.asarray(ledger["goodput/exact"]), np.asarray(ledger["run/elapsed"])
+    cost = np.asarray(ledger["cost/rental"])
+    return [
+        {
+            "halved": name,
+            "goodput_pct": 100 * float(good[row]),
+            "gain_points": 100 * float(good[row] - good[0]),
+            "days_saved": float(elapsed[0] - elapsed[row]) / DAY,
+            "usd_saved": float(cost[0] - cost[row]),
+            "elasticity": float(laws.elasticity(elapsed[row], elapsed[0], 0.5, 1.0)),
+        }
+        for row, name in enumerate(HALVINGS, 3)
+    ]

@@ -1,0 +1,411 @@
+"""A job's gang on a partly used cluster: does it fit, where is it best, what does that fragment, how long does it wait.
+
+Filter, score, bind. Nodes are given in the order of their leaf switches; step times are the training estimate's.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpucalc.core.errors import DataError, InfeasibleError, UsageError
+from gpucalc.core.ledger import Columns, Ledger
+from gpucalc.database.hardware import Database, Topology
+from gpucalc.estimate.training import estimate_training
+from gpucalc.formulas import gang, placement_scale, topology
+from gpucalc.jobs import training as jobs
+
+LEAF_NODES = 32  # nodes below one leaf switch (rail group) of 64-port switches
+MOST_NODES = 200_000
+TRACE_VARIATION = 11.5  # run times of a research cluster: mean 1,414 s, median 122 s
+QUANTILES = (0.5, 0.9, 0.99)
+TIERS = ("scale-up domain", "leaf", "pod", "core")
+TAPER = 0.5  # global links of a dragonfly over its injection rate
+
+
+@dataclass(frozen=True)
+class NodeState:
+    """A node of the cluster as a scheduler sees it."""
+
+    name: str
+    leaf: str
+    free: int
+
+
+@dataclass(frozen=True)
+class Placement:
+    """One way to place a gang: blocks by node, and what it leaves."""
+
+    strategy: str
+    blocks: Mapping[str, int]  # node → blocks taken, in rank order
+    leaves: int
+    smallest_leaf: int  # blocks on the leaf that got fewest
+    blocks_left: int
+    fragmentation: float
+
+
+def nodes_of_groups(text: str, leaf_nodes: int = LEAF_NODES) -> list[NodeState]:
+    """Nodes from a text such as 40x8,6x4,3x0: 40 nodes with 8 free GPUs, then 6 with 4, then 3 with none."""
+    nodes: list[NodeState] = []
+    for part in (p.strip() for p in text.split(",") if p.strip()):
+        count, cross, free = part.partition("x")
+        if not cross or not count.isdigit() or not free.isdigit() or int(count) < 1:
+            raise UsageError(f"--free has {part!r}; write nodes x free GPUs, such as 40x8,6x4")
+        if len(nodes) + int(count) > MOST_NODES:
+            raise UsageError(f"--free names more than {MOST_NODES:,} nodes")
+        for _ in range(int(count)):
+            place = len(nodes)
+            nodes.append(NodeState(f"node{place + 1:05d}", f"leaf{place // leaf_nodes + 1:03d}", int(free)))
+    if not nodes:
+        raise UsageError("--free names no node; write nodes x free GPUs, such as 40x8,6x4")
+    return nodes
+
+
+def nodes_of_file(path: str, leaf_nodes: int = LEAF_NODES) -> list[NodeState]:
+    """Nodes from a CSV file with the columns node, free and (optionally) leaf."""
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    reader = csv.DictReader(io.StringIO(text))
+    missing = [n for n in ("node", "free") if n not in (reader.fieldnames or ())]
+    if missing:
+        raise DataError(f"{path}: lacks the column {' and '.join(missing)}; it needs node,free and may have leaf")
+    nodes: list[NodeState] = []
+    for line, row in enumerate(reader, 2):
+        free = (row.get("free") or "").strip()
+        if not free.isdigit() or not (row.get("node") or "").strip():
+            raise DataError(
+                f"{path}: line {line}: free is {free!r}, expected a whole number of GPUs beside a node's name"
+            )
+        leaf = (row.get("leaf") or "").strip() or f"leaf{len(nodes) // leaf_nodes + 1:03d}"
+        nodes.append(NodeState(row["node"].strip(), leaf, int(free)))
+    names = [n.name for n in nodes]
+    if len(set(names)) < len(names):
+        raise DataError(f"{path}: a node is named twice: {next(n for n in names if names.count(n) > 1)}")
+    if not nodes:
+        raise DataError(f"{path}: holds no node")
+    return nodes
+
+
+def filter_gang(nodes: Sequence[NodeState], needed: int, share: int) -> Ledger:
+    """Blocks that fit and the fragmentation; InfeasibleError with what would help where the gang does not fit."""
+    free = np.array([n.free for n in nodes], dtype=float)
+    ledger = Ledger(Columns({"free": free, "gang_share": float(share)}), trace=True)
+    each = ledger.add("filter/blocks/node", gang.free_blocks)
+    blocks, total = float(each.sum()), float(free.sum())
+    ledger.keep("filter/blocks", blocks)
+    lost = gang.fragmentation(free_gpus=max(total, 1.0), blocks=blocks, gang_share=float(share)) if total else 0.0
+    ledger.keep("filter/fragmentation", float(lost))
+    if blocks < needed:
+        smaller = next(
+            (s for s in _halves(share) if float(np.sum(gang.free_blocks(free, s))) * s >= needed * share), None
+        )
+        hint = f"; blocks of {smaller} GPUs a node would fit" if smaller else ""
+        raise InfeasibleError(
+            f"the gang needs {needed:,} blocks of {share} GPUs on one node each, and {int(blocks):,} are free "
+            f"({int(total):,} GPUs are free, {100 * float(lost):.0f} % of them in smaller pieces){hint}"
+        )
+    return ledger
+
+
+def _halves(share: int) -> list[int]:
+    return [share // d for d in (2, 4, 8, 16) if share % d == 0]
+
+
+# ---------------------------------------------------------------- scoring
+
+Taken = dict[str, int]
+
+
+def _by_leaf(nodes: Sequence[NodeState], share: int) -> dict[str, list[NodeState]]:
+    leaves: dict[str, list[NodeState]] = {}
+    for node in nodes:
+        if node.free >= share:
+            leaves.setdefault(node.leaf, []).append(node)
+    return leaves
+
+
+def _room(members: Sequence[NodeState], share: int) -> int:
+    return sum(n.free // share for n in members)
+
+
+def _take(members: Sequence[NodeState], wanted: int, share: int, taken: Taken) -> int:
+    """Take up to `wanted` blocks, fullest nodes first, so that whole nodes stay whole; what is still wanted."""
+    for node in sorted(members, key=lambda n: (n.free, n.name)):
+        if wanted <= 0:
+            break
+        count = min(wanted, node.free // share)
+        taken[node.name] = taken.get(node.name, 0) + count
+        wanted -= count
+    return wanted
+
+
+def _best_fit(leaves: Mapping[str, list[NodeState]], needed: int, share: int) -> Taken:
+    """The fullest leaf that holds the gang; else whole leaves from the roomiest on, the last one by best fit."""
+    taken: Taken = {}
+    rooms = {leaf: _room(members, share) for leaf, members in leaves.items()}
+    while needed > 0:
+        enough = [leaf for leaf, room in rooms.items() if room >= needed]
+        chosen = min(enough, key=lambda x: (rooms[x], x)) if enough else max(rooms, key=lambda x: (rooms[x], x))
+        needed = _take(leaves[chosen], needed, share, taken)
+        del rooms[chosen]
+    return taken
+
+
+def _least_free(leaves: Mapping[str, list[NodeState]], needed: int, share: int) -> Taken:
+    """The fullest nodes of the whole cluster, wherever they hang: whole nodes are kept for later gangs."""
+    taken: Taken = {}
+    _take([n for members in leaves.values() for n in members], needed, share, taken)
+    return taken
+
+
+def _balanced(leaves: Mapping[str, list[NodeState]], needed: int, share: int) -> Taken:
+    """As few leaves as best fit needs, and as equal a number of blocks on each as their room allows."""
+    taken: Taken = {}
+    rooms = sorted(leaves, key=lambda x: (-_room(leaves[x], share), x))
+    count, held = 0, 0
+    while held < needed:
+        held += _room(leaves[rooms[count]], share)
+        count += 1
+    for place in range(count - 1, -1, -1):  # from the smallest on, so that what it lacks is shared by the others
+        wanted = -(-needed // (place + 1))
+        got = min(wanted, _room(leaves[rooms[place]], share))
+        _take(leaves[rooms[place]], got, share, taken)
+        needed -= got
+    return taken
+
+
+def _spread(leaves: Mapping[str, list[NodeState]], needed: int, share: int) -> Taken:
+    """One block on each of the emptiest nodes in turn: what a scheduler without topology does."""
+    taken: Taken = {}
+    members = [n for group in leaves.values() for n in group]
+    while needed > 0:
+        for node in sorted(members, key=lambda n: (-(n.free - share * taken.get(n.name, 0)), n.name)):
+            if needed > 0 and node.free >= share * (taken.get(node.name, 0) + 1):
+                taken[node.name] = taken.get(node.name, 0) + 1
+                needed -= 1
+    return taken
+
+
+STRATEGIES: dict[str, Callable[[Mapping[str, list[NodeState]], int, int], Taken]] = {
+    "best-fit": _best_fit,
+    "least-free": _least_free,
+    "balanced": _balanced,
+    "spread": _spread,
+}
+
+
+def placements(nodes: Sequence[NodeState], needed: int, share: int) -> list[Placement]:
+    """The gang placed by each strategy, with the leaves that it touches and the fragmentation that it leaves."""
+    filter_gang(nodes, needed, share)
+    leaves = _by_leaf(nodes, share)
+    leaf_of = {n.name: n.leaf for n in nodes}
+    found = []
+    for name, place in STRATEGIES.items():
+        taken = place(leaves, needed, share)
+        on_leaf: dict[str, int] = {}
+        for node, count in taken.items():
+            on_leaf[leaf_of[node]] = on_leaf.get(leaf_of[node], 0) + count
+        left = np.array([n.free - share * taken.get(n.name, 0) for n in nodes], dtype=float)
+        blocks = float(np.sum(gang.free_blocks(left, share)))
+        lost = float(gang.fragmentation(left.sum(), blocks, share)) if left.sum() else 0.0
+        ordered = dict(sorted(taken.items(), key=lambda item: (leaf_of[item[0]], item[0])))
+        found.append(Placement(name, ordered, len(on_leaf), min(on_leaf.values()), int(blocks), lost))
+    return found
+
+
+def placed_job(job: jobs.Job, placement: Placement, oversubscription: float) -> dict[str, float]:
+    """The columns of a job whose blocks lie on leaves as placed: the smallest share of a leaf decides."""
+    shape = job.columns
+    per_block = job.cluster.gpus_per_node / shape["domain"]
+    pod = max(1.0, placement.smallest_leaf * per_block) if placement.leaves > 1 else shape["n_gpus"]
+    return {**shape, "pod": pod, "oversubscription": max(1.0, oversubscription) if placement.leaves > 1 else 1.0}
+
+
+def step_times(columns: Sequence[Mapping[str, float]]) -> list[float]:
+    """Step times of jobs that differ in some columns, by the one estimate."""
+    names = list(columns[0])
+    values: dict[str, Any] = {n: np.array([c[n] for c in columns]) for n in names}
+    if len(columns) == 1:
+        values = dict(columns[0])
+    step = np.broadcast_to(estimate_training(Columns(values))["time/step"], (len(columns),))
+    return [float(s) for s in step]
+
+
+def score(
+    found: Sequence[Placement], job: jobs.Job | None, oversubscription: float
+) -> list[tuple[Placement, float | None]]:
+    """Placements best first: the fastest step, then the least fragmentation, then the fewest leaves."""
+    times: list[float | None] = [None] * len(found)
+    if job is not None:
+        times = list(step_times([placed_job(job, p, oversubscription) for p in found]))
+    pairs = list(zip(found, times, strict=True))
+    order = list(STRATEGIES)
+    return sorted(
+        pairs,
+        key=lambda x: (
+            round(x[1] or 0.0, 9),
+            -x[0].blocks_left,
+            x[0].fragmentation,
+            x[0].leaves,
+            order.index(x[0].strategy),
+        ),
+    )
+
+
+# ---------------------------------------------------------------- waiting
+
+
+def wait(
+    servers: int,
+    utilisation: float,
+    mean_run: float,
+    *,
+    run_variation: float | None = None,
+    arrival_variation: float = 1.0,
+) -> list[dict[str, Any]]:
+    """Mean wait and its quantiles in seconds: for exponential run times, and for the spread of a research cluster.
+
+    A stated `run_variation` replaces both.
+    """
+    rows = []
+    chosen = (
+        [("stated", run_variation)] if run_variation is not None else [("exponential", 1.0), ("trace", TRACE_VARIATION)]
+    )
+    for name, variation in chosen:
+        ledger = Ledger(
+            Columns({"servers": float(servers), "utilisation": utilisation, "mean_run": mean_run}), trace=True
+        )
+        ledger.define("offered", gang.offered_load)
+        waiting = ledger.define("waiting_share", gang.erlang_c)
+        mean = ledger.add(
+            "queue/wait/mean", gang.mean_wait, arrival_variation=arrival_variation, run_variation=variation
+        )
+        row: dict[str, Any] = {"run_times": name, "run_variation": variation, "waiting_pct": 100 * float(waiting)}
+        row["wait_mean_s"] = float(mean)
+        for quantile in QUANTILES:
+            path = f"queue/wait/p{round(100 * quantile)}"
+            row[f"wait_p{round(100 * quantile)}_s"] = float(
+                ledger.add(path, gang.wait_quantile, mean=mean, left_share=1 - quantile)
+            )
+        rows.append(row)
+    return rows
+
+
+# ---------------------------------------------------------------- networks at scale
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """What a topology means at a size: tiers, switches, and the block beyond which bandwidth is shared."""
+
+    tiers: int | None
+    switches: int | None
+    leaf: float  # GPUs
+    pod: float  # GPUs
+    oversubscription: float
+    capacity: float
+
+
+def fabric_at(shape: Topology, n_gpus: int, domain: int) -> Fabric:
+    """Sizes of a topology for `n_gpus` whose scale-up domains hold `domain`."""
+    radix = float(shape.radix or 64)
+    over = shape.oversubscription
+    if shape.kind in {"fat-tree", "rail"}:
+        tiers = float(placement_scale.fat_tree_tiers(n_gpus, radix))
+        leaf = (
+            placement_scale.rail_leaf_gpus(radix, domain)
+            if shape.kind == "rail"
+            else placement_scale.leaf_gpus(radix, over if shape.pod_gpus is None else 1.0)
+        )
+        # A leaf holds whole domains.
+        below = max(float(domain), float(leaf) // domain * domain)
+        pod = float(shape.pod_gpus or (below if over > 1 else n_gpus))
+        switches = placement_scale.fat_tree_switches(n_gpus, radix, tiers, over)
+        return Fabric(int(tiers), int(switches), below, max(pod, below), over, float("inf"))
+    if shape.kind == "dragonfly":
+        group = float(placement_scale.dragonfly_group(radix))
+        capacity = float(placement_scale.dragonfly_capacity(radix))
+        switches = placement_scale.dragonfly_switches(n_gpus, radix)
+        return Fabric(2, int(switches), radix / 4, group, 1 / TAPER, capacity)
+    # On a torus rings run between neighbours and share nothing; what crosses the bisection does.
+    share = float(topology.torus_share(max(1.0, n_gpus / domain), float(shape.dimensions or 3)))
+    return Fabric(None, None, float(domain), float(n_gpus), 1 / share, float("inf"))
+
+
+GROUPS = {
+    "tp": lambda c: (c["tp"], 1),
+    "cp": lambda c: (c["cp"], c["tp"]),
+    "ep": lambda c: (c["ep"] * c["etp"], 1),
+    "dp": lambda c: (c["dp"] * c["cp"], c["tp"]),
+    "pp": lambda c: (c["pp"], c["tp"] * c["cp"] * c["dp"]),
+}
+
+
+def landings(job: jobs.Job, fabric: Fabric) -> dict[str, str]:
+    """For each group of the layout with more than one rank, the level of the network that joins it."""
+    found = {}
+    for name, of in GROUPS.items():
+        ranks, stride = of(job.cells)
+        if ranks <= 1 or (name == "ep" and job.cells["ep"] <= 1):
+            continue
+        extent = placement_scale.group_extent(float(ranks), float(stride))
+        tier = placement_scale.landing_tier(extent, job.columns["domain"], fabric.leaf, fabric.pod)
+        found[name] = TIERS[int(tier)]
+    return found
+
+
+def at_scale(job: jobs.Job, shapes: Sequence[Topology]) -> list[dict[str, Any]]:
+    """A job on each topology: tiers, switches, where its groups land, its step time, what fails together."""
+    n, domain = job.cluster.n_gpus, job.cluster.domain
+    fabrics = [fabric_at(shape, n, domain) for shape in shapes]
+    columns = []
+    for shape, fabric in zip(shapes, fabrics, strict=True):
+        over = fabric.oversubscription if not shape.kind.startswith("torus") else 1.0
+        columns.append({**job.columns, "pod": max(1.0, fabric.pod / domain), "oversubscription": max(1.0, over)})
+    rows = []
+    for shape, fabric, step in zip(shapes, fabrics, step_times(columns), strict=True):
+        landed = landings(job, fabric)
+        rows.append(
+            {
+                "topology": shape.key,
+                "n_gpus": n,
+                "tiers": fabric.tiers,
+                "switches": fabric.switches,
+                "leaf_gpus": fabric.leaf,
+                "pod_gpus": fabric.pod,
+                "groups": ", ".join(f"{group} {tier}" for group, tier in landed.items()),
+                "step_time_s": step,
+                "tokens_per_s_per_gpu": job.cells["global_batch"] * job.cells["seq_len"] / step / n,
+                "blast_pct": 100 * float(placement_scale.blast_share(float(domain), float(n))),
+                "fit": "fits" if n <= fabric.capacity else f"at most {fabric.capacity:,.0f} GPUs",
+            }
+        )
+    return rows
+
+
+def manifest(cells: Mapping[str, Any], db: Database, target: str, placement: Placement, **options: Any) -> str:
+    """The sbatch script or Kubernetes manifest of a layout, bound to the nodes of a placement."""
+    from gpucalc.launch import export
+    from gpucalc.launch.job import make_launch
+
+    launch = make_launch(cells, db, "megatron", **options)
+    text, _ = export(launch, target, "megatron", "")
+    names = list(placement.blocks)
+    if target == "sbatch":
+        lines = f"#SBATCH --nodelist={','.join(names)}\n#SBATCH --switches={placement.leaves}\n"
+        return text.replace("#SBATCH --exclusive\n", f"#SBATCH --exclusive\n{lines}", 1)
+    queue = (
+        "# The gang is admitted whole by Kueue: create the LocalQueue and label nodes with their leaf switch.\n"
+        f"# Placement by {placement.strategy}: {len(names)} nodes on {placement.leaves} leaf switches.\n"
+    )
+    head, mark, rest = text.partition("metadata:\n")
+    labels = '  labels:\n    kueue.x-k8s.io/queue-name: "gpu"\n'
+    return queue + head + mark + labels + rest

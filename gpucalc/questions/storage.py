@@ -1,0 +1,234 @@
+"""Data and storage as a question: samples of a kind, accelerators that consume them, and a store that delivers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gpucalc.core.errors import UsageError
+from gpucalc.core.ledger import Columns, Ledger
+from gpucalc.database import defaults as db_defaults
+from gpucalc.database.defaults import Workload
+from gpucalc.database.hardware import Cluster, Database, Device, resolve_cluster
+from gpucalc.estimate.storage import estimate_storage, limiter_of
+from gpucalc.estimate.training import estimate_training
+from gpucalc.jobs import training as jobs
+
+CORES = 14.0  # of one accelerator where none are stated: two 56-core processors beside eight accelerators
+SAVE_INTERVAL = 1800.0  # s
+RESTART_TARGET = 60.0  # s in which a checkpoint should be loaded
+UNLIMITED = 1e18  # operations per second where a store states none
+REFERENCE = "h100-sxm-80gb"
+ROOTS = (
+    *("metric/samples", "metric/utilisation", "time/batch", "demand/store", "fed/whole", "fed/target", "decode/cores"),
+    *("checkpoint/bandwidth/blocking", "checkpoint/bandwidth/asynchronous", "checkpoint/bandwidth/restart"),
+)
+LIMITERS = {
+    "compute": "nothing starves: the accelerators compute all the time",
+    "read": "the store's read rate",
+    "decode": "the cores that decode",
+    "copy": "the link from the host to the accelerator",
+}
+
+
+@dataclass(frozen=True)
+class Question:
+    """What was asked; None leaves a value to its default. Sizes in B, times in s, rates in B/s."""
+
+    gpu: str
+    n_gpus: int
+    workload: str | None = None
+    batch: float | None = None
+    sample_bytes: float | None = None
+    compute_time: float | None = None
+    core_seconds: float | None = None
+    cores: float | None = None
+    read_bandwidth: float | None = None
+    write_bandwidth: float | None = None
+    iops: float | None = None
+    cache_hit: float | None = None
+    cache_bytes: float | None = None
+    dataset_bytes: float | None = None
+    utilisation: float | None = None
+    save_interval: float | None = None
+
+
+@dataclass
+class StorageResult:
+    """The answer by name, what limits first, and how it came about."""
+
+    workload: Workload
+    cluster: Cluster
+    limiter: str
+    figures: dict[str, float]
+    spread: tuple[float, float]
+    terms: list[dict[str, Any]]
+    notes: list[str] = field(default_factory=list)
+
+
+def compute_time_of(workload: Workload, device: Device, db: Database) -> tuple[float, float, str]:
+    """Compute time of a batch on a reference device, the ratio of peaks to it, and what that rests on."""
+    if device.key in workload.compute:
+        return workload.compute[device.key], 1.0, f"{workload.origin}: {workload.source}"
+    reference = REFERENCE if REFERENCE in workload.compute else next(iter(workload.compute))
+    known = db.device(reference)
+    half = device.peak.get("bf16") or device.peak.get("fp16") or device.peak.get("fp32") or 0.0
+    other = known.peak.get("bf16") or known.peak.get("fp16") or 0.0
+    if not half or not other:
+        raise UsageError(f"how long does a batch take on {device.key}? state --compute, such as --compute 320ms")
+    return (
+        workload.compute[reference],
+        half / other,
+        f"assumed: {reference}'s by the ratio of the peaks to the power {workload.speed_exponent:g}; state --compute",
+    )
+
+
+def columns_of(
+    workload: Workload, device: Device, question: Question, db: Database
+) -> tuple[dict[str, float], list[str]]:
+    """The numbers of one question, and what was taken where nothing was stated."""
+    notes: list[str] = []
+    values = db_defaults.defaults(db.dirs, "run")
+    n = float(question.n_gpus)
+    time, ratio, origin = compute_time_of(workload, device, db)
+    if question.compute_time is not None:
+        time, ratio = question.compute_time, 1.0
+    elif question.batch is not None:
+        time = time * question.batch / workload.batch  # samples per second stay those of the workload
+        notes.append(f"compute time of a batch: {origin}, in proportion to --batch")
+    else:
+        notes.append(f"compute time of a batch: {origin}")
+    sample = question.sample_bytes or workload.sample_bytes
+    read = question.read_bandwidth
+    if read is None:
+        read = values["read_per_gpu"].value * n
+        notes.append(f"--read-bandwidth is not stated; {read / 1e9:,.3g} GB/s are taken ({values['read_per_gpu'].why})")
+    cores = question.cores
+    core_seconds = workload.core_seconds if question.core_seconds is None else question.core_seconds
+    if cores is None:
+        cores = CORES
+        if core_seconds:
+            notes.append(f"--cores is not stated; {CORES:g} of each GPU are taken")
+    return {
+        "accelerators": n,
+        "batch": question.batch or workload.batch,
+        "sample_bytes": sample,
+        "decoded_bytes": workload.decoded_bytes * (sample / workload.sample_bytes),
+        "compute_time": time,
+        "peak_ratio": ratio,
+        "speed_exponent": workload.speed_exponent,
+        "cache_hit": _cache_hit(question),
+        "read_bandwidth": read,
+        "iops": question.iops or UNLIMITED,
+        "reads_per_sample": workload.reads_per_sample,
+        "core_seconds": core_seconds,
+        "cores": cores,
+        "host_bandwidth": device.host_bandwidth or device.link_bandwidth or 1e10,
+        "least_utilisation": question.utilisation or workload.utilisation,
+    }, notes
+
+
+def _cache_hit(question: Question) -> float:
+    from gpucalc.formulas.storage import cached_share
+
+    if question.cache_hit is not None:
+        return question.cache_hit
+    if question.cache_bytes is not None:
+        if question.dataset_bytes is None:
+            raise UsageError("--cache needs --dataset, the size of the data that it caches")
+        # A share of the reads always reaches the store: the first pass fills the cache.
+        return min(float(cached_share(question.cache_bytes, question.dataset_bytes)), 1 - 1e-6)
+    return 0.0
+
+
+def predict(questions: Sequence[Question], db: Database) -> Ledger:
+    """The terms of several questions, one row each."""
+    rows = []
+    for question in questions:
+        workload = db_defaults.workload(db.dirs, question.workload or "image")
+        rows.append(columns_of(workload, db.device(question.gpu), question, db)[0])
+    return estimate_storage(Columns({name: np.array([row[name] for row in rows]) for name in rows[0]}))
+
+
+def storage(
+    question: Question,
+    db: Database,
+    cells: Mapping[str, Any] | None = None,
+    *,
+    profile: str | None = None,
+    fabric: str | None = None,
+) -> StorageResult:
+    """What data and checkpoints ask of a store; `cells` is the model's job, whose tokens and checkpoints count."""
+    workload = db_defaults.workload(db.dirs, question.workload or ("text" if cells else "image"))
+    cluster = resolve_cluster(db, question.gpu, question.n_gpus, fabric=fabric)
+    values = db_defaults.defaults(db.dirs, "run")
+    notes: list[str] = []
+    extra: dict[str, float] = {}
+    if cells is not None:
+        from gpucalc.questions.run import complete_cells
+
+        context = {"profile": profile, "fabric": fabric, "causal_flops": False}
+        full, notes = complete_cells(cells, db, context)
+        job = jobs.resolve(full, db, **context)  # type: ignore[arg-type]
+        step = estimate_training(jobs.stack([job]))
+        if workload.name == "text" and question.compute_time is None:
+            tokens = job.cells["global_batch"] * job.cells["seq_len"] / job.cluster.n_gpus
+            question = Question(**{**vars(question), "batch": tokens, "compute_time": float(step["time/step"])})
+        writes = question.write_bandwidth
+        if writes is None:
+            writes = values["write_per_gpu"].value * question.n_gpus
+            notes.append(
+                f"--write-bandwidth is not stated; {writes / 1e9:,.3g} GB/s are taken ({values['write_per_gpu'].why})"
+            )
+        extra = {
+            "parameters": float(job.model.parameters_total),
+            "state_bytes": values["state_bytes"].value,
+            "write_bandwidth": writes,
+            "replicas": float(job.cells["dp"] * job.cells["cp"]),
+            "save_interval": question.save_interval or SAVE_INTERVAL,
+            "restart_target": RESTART_TARGET,
+            "stall_share": values["stall_share"].value,
+        }
+    columns, said = columns_of(workload, cluster.device, question, db)
+    ledger = estimate_storage(Columns({n: np.float64(v) for n, v in {**columns, **extra}.items()}), trace=True)
+    from gpucalc.questions.explain import ledger_tree
+
+    low, high = db_defaults.measured_share(db.dirs)
+    return StorageResult(
+        workload=workload,
+        cluster=cluster,
+        limiter=limiter_of(ledger),
+        figures=_figures(ledger),
+        spread=(low, high),
+        terms=ledger_tree(ledger, db, ROOTS),
+        notes=[*notes, *said],
+    )
+
+
+FIGURES = {
+    "read_gb_per_s_per_gpu": ("demand/accelerator", 1e-9),
+    "read_gb_per_s_total": ("demand/store", 1e-9),
+    "samples_per_s": ("metric/samples", 1.0),
+    "utilisation_pct": ("metric/utilisation", 100.0),
+    "compute_ms": ("time/compute", 1e3),
+    "read_ms": ("time/read", 1e3),
+    "decode_ms": ("time/decode", 1e3),
+    "copy_ms": ("time/copy", 1e3),
+    "gpus_fed": ("fed/whole", 1.0),
+    "gpus_fed_at_target": ("fed/target", 1.0),
+    "decode_cores_per_gpu": ("decode/cores", 1.0),
+    "checkpoint_gb": ("checkpoint/size", 1e-9),
+    "save_s": ("checkpoint/save", 1.0),
+    "restart_s": ("checkpoint/load", 1.0),
+    "restart_by_every_replica_s": ("checkpoint/load-by-all", 1.0),
+    "save_bandwidth_blocking_gb_per_s": ("checkpoint/bandwidth/blocking", 1e-9),
+    "save_bandwidth_async_gb_per_s": ("checkpoint/bandwidth/asynchronous", 1e-9),
+    "restart_bandwidth_gb_per_s": ("checkpoint/bandwidth/restart", 1e-9),
+}
+
+
+def _figures(ledger: Ledger) -> dict[str, float]:
+    return {n: float(np.asarray(ledger[p])) * f for n, (p, f) in FIGURES.items() if p in ledger}

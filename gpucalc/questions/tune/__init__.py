@@ -1,0 +1,1 @@
+"""Fine-tuning, preference optimisation and reinforcement learning: rows, policies, plans."""

@@ -1,0 +1,1 @@
+"""A design space searched cell by cell, over workers, into a store that survives interrupts."""

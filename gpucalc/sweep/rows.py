@@ -1,0 +1,265 @@
+"""The rows of one cell of a sweep as CSV lines: its best layouts, its Pareto front, or all of them.
+
+Everything here runs in a worker process; a cell depends on its number alone, so any worker may do it again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gpucalc.core.columns import INPUT, MEASURED, TRAINING_PREDICTIONS, cell_text
+from gpucalc.core.errors import UsageError
+from gpucalc.layouts.label import Layout, parse_label
+from gpucalc.output.delimited import csv_line
+from gpucalc.sweep.spec import ALL, CHOICES, PARETO, Spec
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from gpucalc.core.ledger import Ledger
+    from gpucalc.database.hardware import Database
+    from gpucalc.questions.plan import Asked
+
+FITS, NOTHING, ILLEGAL, FAULT = "fits", "nothing fits", "illegal", "internal error"
+Progress = Callable[[int], None]
+
+
+@dataclass
+class Outcome:
+    """What became of a cell; its lines are text, or stand in the file `part`."""
+
+    cell: int
+    state: str = FITS
+    rows: int = 0
+    layouts: int = 0  # costed
+    seconds: float = 0.0
+    text: str = ""
+    part: str = ""
+    fatal: str = ""  # why the sweep cannot go on
+
+
+def columns_of(spec: Spec) -> list[str]:
+    """The header, the same for every row of a sweep."""
+    names = spec.names()
+    extra = [name for name in ("id", *CHOICES) if name in names]
+    known = [name for name in INPUT if name != "id" and name not in MEASURED]
+    return ["cell", "rank", "layout", *extra, *known, *TRAINING_PREDICTIONS]
+
+
+def cell_lines(spec: Spec, index: int, db: Database, outcome: Outcome, progress: Progress) -> Iterator[str]:
+    """The lines of a cell, piece by piece; `outcome` is complete when they end.
+
+    A cell that breaks a rule or that nothing fits has one line, which says why.
+    """
+    started = time.perf_counter()
+    values = spec.cell(index)
+    try:
+        yield from _lines(spec, values, db, outcome, progress)
+    except UsageError as error:
+        outcome.state = ILLEGAL
+        yield _one_line(spec, values, outcome, "; ".join(error.problems))
+    except OSError:
+        raise
+    except Exception as error:
+        # A fault of ours in one cell does not cost the others.
+        outcome.state = FAULT
+        said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        yield _one_line(spec, values, outcome, f"internal error: {said}")
+    outcome.seconds = time.perf_counter() - started
+
+
+def _lines(spec: Spec, values: Mapping[str, Any], db: Database, outcome: Outcome, progress: Progress) -> Iterator[str]:
+    from gpucalc.questions.plan import ask, plan
+
+    cells = {**{n: v for n, v in values.items() if n not in (*CHOICES, "layout")}, **spec.layout}
+    if values.get("layout"):
+        cells |= parse_label(values["layout"])
+    options: dict[str, Any] = {name: values.get(name) for name in CHOICES} | {"causal_flops": spec.causal_flops}
+    if spec.keep == ALL:
+        asked = ask(cells, db, **options)
+        yield from _every_layout(spec, values, asked, outcome, progress)
+        if not outcome.rows:
+            outcome.state = NOTHING
+            rejected = asked.space.rejected
+            worst = max(rejected, key=lambda name: rejected[name])
+            yield _one_line(
+                spec, values, outcome, f"no legal layout: every combination breaks a constraint, most often {worst!r}"
+            )
+        return
+    if spec.keep == PARETO:
+        result = plan(cells, db, objective=PARETO, progress=progress, **options)
+    else:
+        result = plan(cells, db, objective=spec.objective, top=int(spec.keep), progress=progress, **options)
+    outcome.layouts = result.evaluated
+    outcome.rows = len(result.rows)
+    if not result.rows:
+        outcome.state = NOTHING
+        fit = "oom" if result.evaluated else ""
+        yield _one_line(spec, values, outcome, result.nearest_miss or "no layout fits", fit)
+        return
+    columns = columns_of(spec)
+    for rank, row in enumerate(result.rows, 1):
+        shown = {**values, **row, "cell": outcome.cell + 1, "rank": rank}
+        yield csv_line(cell_text(shown.get(name)) for name in columns)
+
+
+def _one_line(spec: Spec, values: Mapping[str, Any], outcome: Outcome, problem: str, fit: str = "") -> str:
+    single = {name: levels[0] for name, levels in spec.layout.items() if len(levels) == 1}
+    shown = {**values, **single, "cell": outcome.cell + 1, "pred_fit": fit, "pred_error": " ".join(problem.split())}
+    outcome.rows += 1
+    return csv_line(cell_text(shown.get(name)) for name in columns_of(spec))
+
+
+def failed_cell(spec: Spec, index: int, why: str) -> Outcome:
+    """The outcome of a cell that no worker survives: one line that says so."""
+    outcome = Outcome(index, FAULT)
+    outcome.text = _one_line(spec, spec.cell(index), outcome, why)
+    return outcome
+
+
+# --- every layout ------------------------------------------------------------------------------------
+
+
+def _every_layout(
+    spec: Spec, values: Mapping[str, Any], asked: Asked, outcome: Outcome, progress: Progress
+) -> Iterator[str]:
+    """All legal layouts in the order of their enumeration, those that do not fit too; block by block."""
+    from gpucalc.estimate.training import estimate_training
+    from gpucalc.layouts.space import block_columns, blocks, cuts
+
+    base = asked.base
+    known = {"seq_len": base.cells["seq_len"], "precision": base.cells["precision"]}
+    known["gpus_per_node"] = base.cluster.gpus_per_node
+    known["inter_node_gbps_per_gpu"] = base.cluster.network_bandwidth_per_gpu * 8 / 1e9
+    shared = {**values, **known, **asked.question, "cell": outcome.cell + 1}
+    frame = _Frame(columns_of(spec), {name: cell_text(value) for name, value in shared.items()})
+    for block in blocks(asked.space, cuts(asked.space)):
+        ledger = estimate_training(block_columns(base.columns, block))
+        text, rows = _block_text(frame, block, ledger, asked)
+        outcome.rows += rows
+        outcome.layouts += rows
+        ledger.entries.clear()  # terms and scopes point at each other, and would wait for the garbage collector
+        progress(outcome.layouts)
+        yield text
+
+
+class _Frame:
+    """A line with holes: the cells that all layouts of a cell share are put in place once."""
+
+    def __init__(self, columns: list[str], shared: Mapping[str, str]) -> None:
+        self.varying = [name for name in columns if name in _VARYING]
+        pieces, fixed = [], []
+        for name in columns:
+            if name in _VARYING:
+                pieces.append("%s")
+            else:
+                fixed.append(name)
+                pieces.append(csv_line(["", shared.get(name, "")])[1:-1].replace("%", "%%"))
+        self.line = ",".join(pieces) + "\n"
+
+
+_COUNTS = ("tp", "pp", "dp", "cp", "ep", "etp", "vpp", "micro_batch", "zero_stage")
+_WORDS = ("layout", "shard_group", "sequence_parallel", "schedule", "cp_kind", "recompute", "recompute_layers")
+_VARYING = frozenset((*_COUNTS, *_WORDS, *TRAINING_PREDICTIONS))
+
+
+def _block_text(frame: _Frame, block: Mapping[str, np.ndarray], ledger: Ledger, asked: Asked) -> tuple[str, int]:
+    """The lines of a block, column by column, without the layouts that are another one again."""
+    import numpy as np
+
+    from gpucalc.jobs.training import PREDICTIONS
+    from gpucalc.layouts.space import AUTOMATIC
+
+    length = len(block["tp"])
+
+    def column(path: str) -> np.ndarray:
+        return np.broadcast_to(np.asarray(ledger[path], dtype=float), (length,))
+
+    share, depth, fill = column("symbol/full_share"), column("stage/layers/second"), column("memory/fill")
+    kept = np.flatnonzero(~((block["recompute"] == AUTOMATIC) & ((share <= 0) | (share >= 1))))
+    texts: dict[str, list[str]] = {name: [str(v) for v in block[name][kept].tolist()] for name in _COUNTS}
+    texts |= _words({name: values[kept].tolist() for name, values in block.items()}, share[kept], depth[kept], asked)
+    numbers = {name: column(path)[kept] * factor for name, (path, factor) in PREDICTIONS.items()}
+    low, high = _bands(asked, block["zero_stage"][kept])
+    numbers["pred_step_time_low_s"] = numbers["pred_step_time_s"] * low
+    numbers["pred_step_time_high_s"] = numbers["pred_step_time_s"] * high
+    texts |= {name: [repr(v) for v in values.tolist()] for name, values in numbers.items()}
+    from gpucalc.jobs.training import fit_of
+
+    texts["pred_fit"] = [fit_of(v) for v in fill[kept].tolist()]
+    texts["pred_error"] = [""] * len(kept)
+    rows = zip(*(texts[name] for name in frame.varying), strict=True)
+    return "".join([frame.line % row for row in rows]), len(kept)
+
+
+def _words(block: Mapping[str, list[int]], share: np.ndarray, depth: np.ndarray, asked: Asked) -> dict[str, list[str]]:
+    from gpucalc.core.vocabulary import CP_KINDS, RECOMPUTES, SCHEDULES
+    from gpucalc.jobs.training import recompute_text
+    from gpucalc.layouts.space import AUTOMATIC
+
+    stated = [None if code == AUTOMATIC else RECOMPUTES[code] for code in block["recompute"]]
+    used = [recompute_text(s, a, b) for s, a, b in zip(stated, share.tolist(), depth.tolist(), strict=True)]
+    split = [text.partition(":") for text in used]
+    words = {
+        "shard_group": [str(v) if v else "" for v in block["shard_group"]],
+        "sequence_parallel": ["yes" if v else "no" for v in block["sequence_parallel"]],
+        "schedule": [SCHEDULES[v] for v in block["schedule"]],
+        "cp_kind": [CP_KINDS[v] for v in block["cp_kind"]],
+        "pred_recompute": used,
+        "recompute": [kind for kind, _, _ in split],
+        "recompute_layers": [layers for _, _, layers in split],
+    }
+    experts = asked.base.model.experts
+    fixed = tuple((n, asked.stated[n]) for n in ("offload_optimizer", "offload_activations") if n in asked.stated)
+    counts = zip(*(block[name] for name in _COUNTS), strict=True)
+    rest = zip(*(words[name] for name in words if name != "pred_recompute"), strict=True)
+    words["layout"] = [
+        _label_head(c[:-1], experts) + _label_tail(c[-1], r, c[1] > 1, c[6] > 1, fixed)
+        for c, r in zip(counts, rest, strict=True)
+    ]
+    return words
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _label_head(counts: tuple[int, ...], experts: int) -> str:
+    """The part of a label that the degrees and the micro-batch decide; blocks repeat few of them."""
+    from gpucalc.questions.plan import layout_label
+
+    return layout_label(dict(zip(_COUNTS, counts, strict=False)), experts)
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _label_tail(
+    zero_stage: int, rest: tuple[str, ...], staged: bool, chunked: bool, fixed: tuple[tuple[str, bool], ...]
+) -> str:
+    """The rest of a label, with its leading dash; whether a schedule is the default depends on pp and vpp above 1."""
+    shard, parallel, schedule, kind, recompute, layers = rest
+    cells: dict[str, Any] = {"pp": 1 + staged, "vpp": 1 + chunked}
+    head = Layout.from_cells(cells).label() if staged or chunked else ""
+    cells |= {"zero_stage": zero_stage, "sequence_parallel": parallel == "yes", "schedule": schedule}
+    cells |= {"cp_kind": kind, "recompute": recompute, **dict(fixed)}
+    if shard:
+        cells["shard_group"] = int(shard)
+    if layers:
+        cells["recompute_layers"] = int(layers)
+    label = Layout.from_cells(cells).label()
+    return label.removeprefix(head) if head else f"-{label}"
+
+
+def _bands(asked: Asked, stages: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The ends of the band of each layout: of a job's layout only the ZeRO stage decides its family."""
+    import numpy as np
+
+    from gpucalc.jobs.training import job_band
+
+    base = asked.base
+    ends = []
+    for stage in range(4):
+        ends.append(job_band(dataclasses.replace(base, cells={**base.cells, "zero_stage": stage})))
+    table = np.array(ends)
+    return table[stages, 0], table[stages, 1]

@@ -1,0 +1,1 @@
+"""Statements about clusters, checked against the database and the model."""

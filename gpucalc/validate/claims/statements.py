@@ -1,0 +1,160 @@
+"""What a claim is, how a person states one as key=value, and what a verdict on it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpucalc.core.errors import UsageError, nearest
+from gpucalc.core.units import parse_quantity
+
+CLOSE = 0.03  # figures are rounded when people say them
+TRUE, SPARSE, FALSE = "true", "true only with sparsity", "false"
+MIXED, DEPENDS, CIRCULAR, PARTLY = "mixed bases", "depends", "circular", "partly"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Something that is said, of a kind that can be checked."""
+
+    key: str
+    text: str
+    kind: str
+    fields: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a claim, with the arithmetic, line by line."""
+
+    claim: Claim
+    verdict: str
+    because: str
+    arithmetic: tuple[str, ...]
+    source: str = ""
+
+
+# Keys of a claim → what they state; the kinds that they make, by what must be there.
+KEYS = {
+    "gpu": "accelerator of the database",
+    "node": "node of the database",
+    "precision": "fp64, fp32, tf32, fp16, bf16, fp8, fp4",
+    "tflops": "peak in TFLOP/s",
+    "pflops": "peak in PFLOP/s",
+    "memory_gb": "memory in GB",
+    "memory_tb_s": "memory bandwidth in TB/s",
+    "link_gb_s": "scale-up links of a GPU together in GB/s",
+    "pcie": "pcie-3, pcie-4, pcie-5 or pcie-6",
+    "pcie_gb_s": "PCIe in GB/s",
+    "tdp_w": "power limit in W",
+    "fabric": "network port of the database",
+    "gbps": "its rate in Gb/s",
+    "mfu_low_pct": "least MFU in %",
+    "mfu_high_pct": "most MFU in %",
+    "model": "model",
+    "n_gpus": "GPUs",
+    "share_pct": "share of a step in %",
+    "before_pct": "share of a step before in %",
+    "after_pct": "share of a step after in %",
+    "hours": "GPU hours",
+    "kilowatts": "power of a GPU in kW",
+    "energy_kwh": "energy in kWh",
+}
+# What people also write → the key; and the unit that a value may carry → (dimension, its size in the key's unit).
+ALIASES = {"peak": "tflops", "memory": "memory_gb", "memory_bandwidth": "memory_tb_s", "tdp": "tdp_w", "rate": "gbps"}
+ALIASES |= {"link": "link_gb_s", "nvlink": "link_gb_s", "nvlink_gb_s": "link_gb_s", "energy": "energy_kwh"}
+UNITS = {
+    "tflops": ("FLOP/s", 1e12),
+    "pflops": ("FLOP/s", 1e15),
+    "memory_gb": ("B", 1e9),
+    "memory_tb_s": ("B/s", 1e12),
+    "link_gb_s": ("B/s", 1e9),
+    "pcie_gb_s": ("B/s", 1e9),
+    "tdp_w": ("W", 1.0),
+    "gbps": ("B/s", 1e9 / 8),
+    "kilowatts": ("W", 1e3),
+}
+TEXTS = {"gpu", "node", "precision", "pcie", "fabric", "model"}
+KINDS: dict[str, tuple[str, ...]] = {
+    "node_peak": ("node", "precision", "tflops"),
+    "peak": ("gpu", "precision", "tflops"),
+    "links": ("gpu", "link_gb_s", "pcie_gb_s"),
+    "link": ("gpu", "link_gb_s"),
+    "pcie": ("gpu", "pcie_gb_s"),
+    "port": ("fabric", "gbps"),
+    "network_share": ("gpu", "n_gpus", "fabric", "share_pct"),
+    "memory": ("gpu", "memory_gb"),
+    "memory_bandwidth": ("gpu", "memory_tb_s"),
+    "tdp": ("gpu", "tdp_w"),
+    "mfu": ("mfu_low_pct", "mfu_high_pct"),
+    "tuned_share": ("before_pct", "after_pct"),
+    "product": ("hours", "kilowatts", "energy_kwh"),
+}
+EXAMPLES = "gpu=h100-sxm-80gb precision=fp16 tflops=2000"
+
+
+def from_pairs(pairs: Sequence[str]) -> Claim:
+    """The claim that pairs such as gpu=h100 precision=fp16 tflops=2000 make; UsageError when they make none."""
+    fields: dict[str, Any] = {}
+    problems = []
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        name = name.strip().casefold().replace("-", "_")
+        name = ALIASES.get(name, name)
+        if not equals or not text.strip():
+            problems.append(f"{pair!r} is not key=value; write for example {EXAMPLES}")
+        elif name not in KEYS:
+            near = nearest(name, KEYS, 2)
+            problems.append(
+                f"unknown key {name!r}"
+                + (f"; did you mean {' or '.join(near)}?" if near else f"; known: {', '.join(KEYS)}")
+            )
+        elif name in TEXTS:
+            fields[name] = text.strip()
+        else:
+            fields[name] = _number(name, text)
+            if not 0 < fields[name] < 1e15:
+                problems.append(f"{name} is {text!r}, expected a number above 0 ({KEYS[name]})")
+    if problems:
+        raise UsageError(*problems)
+    if "pflops" in fields:
+        fields["tflops"] = 1000 * fields.pop("pflops")
+    kind = next((k for k, needed in KINDS.items() if all(n in fields for n in needed)), None)
+    if kind is None and fields.get("model") and "gpu" in fields and "n_gpus" in fields:
+        kind = "zero"
+    if kind is None:
+        most = max(KINDS.values(), key=lambda needed: sum(n in fields for n in needed) / len(needed))
+        missing = [f"{n} ({KEYS[n]})" for n in most if n not in fields]
+        raise UsageError(f"the claim is not complete; missing {', '.join(missing)}, for example {EXAMPLES}")
+    return Claim("stated", " ".join(pairs), kind, fields)
+
+
+def _number(name: str, text: str) -> float:
+    """A value in the unit of its key, or with a unit of its own; 0 for what is none."""
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    if name not in UNITS:
+        return 0.0
+    dimension, size = UNITS[name]
+    return parse_quantity(text, dimension, positive=False) / size
+
+
+def close(said: float, found: float, within: float = CLOSE) -> bool:
+    """Whether a figure that somebody said is the one of a source.
+
+    >>> close(2000, 1978.9), close(1000, 1978.9)
+    (True, False)
+    """
+    return abs(said - found) <= within * found
+
+
+def factor_said(said: float, found: float) -> str:
+    """By how much a figure is off, as words.
+
+    >>> factor_said(2000, 1000)
+    '2,000 is 2 times 1,000'
+    """
+    return f"{said:,.4g} is {said / found:.3g} times {found:,.4g}"

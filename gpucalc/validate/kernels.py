@@ -1,0 +1,144 @@
+"""Measured kernels and collectives beside what is predicted for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpucalc.core.errors import UsageError
+from gpucalc.database import catalog
+from gpucalc.database.efficiency import parse_table
+from gpucalc.database.hardware import Database
+from gpucalc.validate.metrics import errors_of, quantile
+from gpucalc.validate.report import Line, percent
+
+# kind → columns that may be grouped by; the measured column is time_us in all of them.
+KINDS = {
+    "gemm": ("gpu", "dtype"),
+    "attention": ("gpu", "phase", "dtype"),
+    "collective": ("gpu", "op", "nodes", "n_gpus"),
+}
+SHIPPED_TABLES = {"gemm": "gemm", "attention": "attention", "collective": "collectives"}
+MEASURED = "time_us"
+LARGE = 1024  # sides of a product from which on launches and edges no longer matter
+
+
+def predict_kernels(kind: str, records: Sequence[dict[str, str]], db: Database) -> list[dict[str, Any]]:
+    """The pred_ columns of each record."""
+    if kind == "collective":
+        from gpucalc.estimate.collectives import evaluate_collective
+
+        return evaluate_collective(records, db)
+    from gpucalc.estimate.kernels import evaluate_attention, evaluate_gemm
+
+    return evaluate_gemm(records, db) if kind == "gemm" else evaluate_attention(records, db)
+
+
+def _ratio(record: Mapping[str, str], prediction: Mapping[str, Any]) -> float | None:
+    try:
+        measured = float(record.get(MEASURED) or 0)
+    except ValueError:
+        return None
+    predicted = prediction.get("pred_time_us")
+    return float(predicted) / measured if measured > 0 and isinstance(predicted, float | int) else None
+
+
+def _large(record: Mapping[str, str]) -> bool:
+    try:
+        return all(float(record.get(n) or 0) >= LARGE for n in ("m", "n", "k"))
+    except ValueError:
+        return False
+
+
+def kernel_report(
+    kind: str, records: Sequence[dict[str, str]], db: Database, by: Sequence[str] = (), worst: int = 10
+) -> Line:
+    """Errors of a kind of kernel: all, large products, by device and by what the kind has beside it."""
+    measured = [r for r in records if (r.get(MEASURED) or "").strip()]
+    if not measured:
+        raise UsageError(f"no row states {MEASURED}, the measured time")
+    predictions = predict_kernels(kind, measured, db)
+    pairs = [(r, p, _ratio(r, p)) for r, p in zip(measured, predictions, strict=True)]
+    groups: dict[str, list[float | None]] = {"all": [ratio for _, _, ratio in pairs]}
+    if kind == "gemm":
+        groups["m, n, k ≥ 1024"] = [ratio for r, _, ratio in pairs if _large(r)]
+    for name in by or KINDS[kind]:
+        for record, _, ratio in pairs:
+            groups.setdefault(f"{name} {record.get(name) or 'not stated'}", []).append(ratio)
+    lines = []
+    for group, ratios in groups.items():
+        found = errors_of(ratios)
+        lines.append(
+            {
+                "group": group,
+                "rows": len(ratios),
+                "unpredicted": len(ratios) - found.rows,
+                "median_pct": percent(found.median),
+                "p90_pct": percent(found.p90),
+                "bias_pct": percent(found.bias),
+            }
+        )
+    off = sorted((x for x in pairs if x[2]), key=lambda x: -abs((x[2] or 1) - 1))[:worst]
+    return {
+        "kind": kind,
+        "rows": len(measured),
+        "by_group": lines,
+        "worst": [
+            {**dict(r), "pred_time_us": p["pred_time_us"], "error_pct": percent((ratio or 1) - 1)}
+            for r, p, ratio in off
+        ],
+        "no_prediction": [{**dict(r), "pred_error": p["pred_error"]} for r, p, ratio in pairs if p.get("pred_error")],
+    }
+
+
+# What kernels are meant to reach: name, kind, rows, limit for shapes held out, limit for a device left out.
+_PRODUCTS = ("bfloat16", "fp8")
+_TARGETS = (
+    ("matrix products, bf16 and fp8", "gemm", lambda r: r.get("dtype") in _PRODUCTS, 0.06, 0.12),
+    (
+        "matrix products, bf16 and fp8, m, n, k ≥ 1024",
+        "gemm",
+        lambda r: r.get("dtype") in _PRODUCTS and _large(r),
+        0.035,
+        0.12,
+    ),
+    ("attention", "attention", lambda r: True, 0.05, 0.12),
+    ("collectives inside a scale-up domain", "collective", lambda r: True, 0.05, 0.12),
+)
+
+
+def kernel_targets(tables: Mapping[str, Sequence[dict[str, str]]], db: Database) -> list[Line]:
+    """The figures to reach on the shipped samples of shapes held out, and with a device left out of the fit.
+
+    `tables` is kind → records. The second figure is read from the calibration, where the fit has left it.
+    """
+    lines: list[Line] = []
+    for name, kind, wanted, limit, limit_left_out in _TARGETS:
+        records = [r for r in tables[kind] if wanted(r)]
+        ratios = [_ratio(r, p) for r, p in zip(records, predict_kernels(kind, records, db), strict=True)]
+        found, left_out = errors_of(ratios).median, _device_left_out(kind)
+        missed = [
+            v for v, f, most in (("random", found, limit), ("left_out", left_out, limit_left_out)) if f and f > most
+        ]
+        lines.append(
+            {
+                "target": name,
+                "sense": "at most",
+                "limit_random_pct": 100 * limit,
+                "limit_left_out_pct": 100 * limit_left_out,
+                "random_pct": percent(found),
+                "left_out_pct": percent(left_out),
+                "missed": ", ".join(missed),
+            }
+        )
+    return lines
+
+
+def _device_left_out(kind: str) -> float | None:
+    """Median over devices of the error when the device is left out of the fit of its kind; None where not recorded."""
+    if kind == "collective":
+        return None
+    path = catalog.shipped() / "calibration" / f"{kind}.csv"
+    rows = parse_table(kind, catalog.read_text(path, catalog.shipped()), path.name)
+    errors = [float(r.description["left_out_error"]) for r in rows if r.description["left_out_error"]]
+    return quantile(errors, 0.5) if errors else None
