@@ -7,11 +7,11 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from cli import JOB, gpucalc
 
 from gpucalc.core.errors import DataError, UsageError
 from gpucalc.core.toml import parse_toml
 from gpucalc.core.units import parse_quantity
-from tests.cli import JOB, gpucalc
 
 HOSTILE_TOML = {
     "deep": "a=" + "[" * 100_000,
