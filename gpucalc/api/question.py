@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from gpucalc.core.columns import INPUT, MEASURED, cell_text, parse_row
-from gpucalc.core.errors import UsageError, nearest
+from gpucalc.core.errors import UsageError, suggestion
 from gpucalc.database.hardware import Cluster as ResolvedCluster
 from gpucalc.database.hardware import Database, resolve_cluster
 from gpucalc.models.model import Model as ResolvedModel
@@ -141,8 +141,8 @@ def typed_cells(cells: Mapping[str, Any]) -> dict[str, Any]:
     known = [name for name in INPUT if name not in MEASURED]
     for name in cells:
         if name not in known:
-            near = [OPTIONS[name]] if name in OPTIONS else nearest(name, known, 2)
-            problems.append(f"unknown argument {name!r}" + (f"; did you mean {' or '.join(near)}?" if near else ""))
+            meant = f"; did you mean {OPTIONS[name]}?" if name in OPTIONS else suggestion(name, known, otherwise="")
+            problems.append(f"unknown argument {name!r}{meant}")
     values, wrong = parse_row({name: cell_text(plain(value)) for name, value in cells.items() if name in known})
     if problems or wrong:
         raise UsageError(*problems, *wrong)

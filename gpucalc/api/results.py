@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from gpucalc.core.columns import COLUMNS, INPUT, TRAINING_PREDICTIONS, cell_text
-from gpucalc.core.errors import UsageError, nearest
+from gpucalc.core.errors import UsageError, suggestion
 from gpucalc.database.hardware import Database
 
 R = TypeVar("R")
@@ -280,8 +280,7 @@ class Explanation(Table[Term]):
         for term in self.terms:
             if term.path == path:
                 return term.value
-        near = nearest(path, [term.path for term in self.terms], 2)
-        raise UsageError(f"no term {path!r}" + (f"; did you mean {' or '.join(near)}?" if near else ""))
+        raise UsageError(f"no term {path!r}" + suggestion(path, [term.path for term in self.terms], otherwise=""))
 
     def _rows(self) -> Sequence[Term]:
         return self.terms

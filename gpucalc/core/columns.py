@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpucalc.core.errors import UsageError, nearest, shown
+from gpucalc.core.errors import UsageError, shown, suggestion
 from gpucalc.core.vocabulary import (
     CP_KINDS,
     FITS,
@@ -259,9 +259,7 @@ def _chosen(column: Column, text: str) -> str:
         return word
     if "yes" in column.choices and folded in _YES | _NO:
         return "yes" if folded in _YES else "no"
-    near = nearest(word, column.choices, 1)
-    hint = f"; did you mean {near[0]}?" if near else f"; known: {', '.join(column.choices)}"
-    raise UsageError(f"{column.name} is {shown(text)}{hint}")
+    raise UsageError(f"{column.name} is {shown(text)}{suggestion(word, column.choices, 1)}")
 
 
 def _answer(column: Column, text: str) -> bool:
@@ -372,7 +370,7 @@ def parse_setting(pair: str) -> tuple[str, Any]:
     if not equals or not name or not text.strip():
         raise UsageError(f"--set {shown(pair)} is not key=value; write for example --set tp=8")
     if name not in INPUT or name in MEASURED:
-        near = nearest(name, [n for n in INPUT if n not in MEASURED], 2)
-        hint = f"; did you mean {' or '.join(near)}?" if near else "; any column of the row schema can be set"
+        settable = [n for n in INPUT if n not in MEASURED]
+        hint = suggestion(name, settable, otherwise="; any column of the row schema can be set")
         raise UsageError(f"--set: unknown column {shown(name)}{hint}")
     return name, parse_cell(INPUT[name], text)

@@ -47,6 +47,7 @@ class InfeasibleError(GpucalcError):
 
 
 SHOWN = 60  # characters of a wrong value that an error repeats
+KNOWN_SHOWN = 40  # names that an error lists where none is near
 
 
 def shown(text: str) -> str:
@@ -86,17 +87,41 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
     return ranked[:count]
 
 
+def suggestion(name: str, known: Iterable[str], count: int = 2, otherwise: str | None = None) -> str:
+    """How a sentence about a wrong `name` ends: the nearest of `known`, or all of them where none is near.
+
+    `otherwise` replaces the list of all, for names that are too many to list.
+
+    >>> suggestion("tabel", ["table", "csv"]), suggestion("pie", ["table", "csv"])
+    ('; did you mean table?', '; known: table, csv')
+    """
+    names = list(known)
+    near = nearest(name, names, count)
+    if near:
+        return f"; did you mean {' or '.join(near)}?"
+    return f"; known: {', '.join(names[:KNOWN_SHOWN])}" if otherwise is None else otherwise
+
+
+def choice(flag: str, text: str, known: Iterable[str]) -> str:
+    """The one of `known` that the text of an option or cell names; case and outer blanks do not matter.
+
+    Raises UsageError, which names the option and the nearest known word.
+
+    >>> choice("--format", " CSV", ("table", "csv"))
+    'csv'
+    """
+    folded = {name.casefold(): name for name in known}
+    word = text.strip().casefold()
+    if word not in folded:
+        raise UsageError(f"{flag} is {shown(text)}{suggestion(word, folded.values(), 1)}")
+    return folded[word]
+
+
 def unknown(kind: str, name: str, known: Iterable[str], hint: str = "") -> UsageError:
     """The error for a name that is not in `known`, with the nearest ones."""
     names = list(known)
-    near = nearest(name, names)
-    text = f"unknown {kind} {shown(name)}"
-    if near:
-        text += "; did you mean " + " or ".join(near) + "?"
-    elif len(names) <= 24:
-        text += "; known: " + ", ".join(names)
-    elif not hint:
-        text += "; known: " + ", ".join(names[:8]) + f" and {len(names) - 8} more"
+    several = f"; known: {', '.join(names[:8])} and {len(names) - 8} more" if not hint else ""
+    text = f"unknown {kind} {shown(name)}" + suggestion(name, names, 3, several if len(names) > 24 else None)
     if hint:
         text += f" ({hint})"
     return UsageError(text)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpucalc.core.errors import UsageError, nearest
+from gpucalc.core.errors import UsageError, suggestion
 from gpucalc.core.vocabulary import LORA_SETS, LORA_TARGETS
 from gpucalc.models.model import Model
 
@@ -112,9 +112,8 @@ def lora_targets(text: str) -> frozenset[str]:
     for part in parts:
         if part not in LORA_TARGETS:
             known = (*LORA_SETS, *LORA_TARGETS)
-            near = nearest(part, known, 1)
-            hint = f"; did you mean {near[0]}?" if near else f"; known: {', '.join(known)}, or several joined by +"
-            raise UsageError(f"lora_targets is {text!r}{hint}")
+            several = f"; known: {', '.join(known)}, or several joined by +"
+            raise UsageError(f"lora_targets is {text!r}{suggestion(part, known, 1, several)}")
     return frozenset(parts)
 
 

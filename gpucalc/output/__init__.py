@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TextIO
 
-from gpucalc.core.errors import UsageError, nearest
+from gpucalc.core.errors import UsageError, suggestion
 
 FORMATS = ("table", "csv", "json", "jsonl", "md")
 
@@ -25,9 +25,7 @@ def choose_columns(wanted: str | None, known: Sequence[str]) -> list[str]:
     problems = []
     for name in names:
         if name not in known:
-            near = nearest(name, known, 2)
-            hint = f"; did you mean {' or '.join(near)}?" if near else f"; known: {', '.join(known[:40])}"
-            problems.append(f"--columns: unknown column {name!r}{hint}")
+            problems.append(f"--columns: unknown column {name!r}{suggestion(name, known)}")
     doubled = sorted({name for name in names if names.count(name) > 1})
     if doubled:
         problems.append("--columns names " + ", ".join(doubled) + " twice")

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpucalc.core.columns import INPUT, MEASURED, parse_cell
-from gpucalc.core.errors import DataError, UsageError, nearest
+from gpucalc.core.errors import DataError, UsageError, suggestion
 from gpucalc.core.toml import parse_toml
 
 BEST = {"best": 1}
@@ -138,7 +138,7 @@ def parse_spec(document: Mapping[str, Any]) -> Spec:
     keep = _keep(document.get("keep", "best"), problems)
     objective = document.get("objective", OBJECTIVES[0])
     if objective not in OBJECTIVES:
-        hint = '; write keep = "pareto"' if objective == PARETO else _known(objective, OBJECTIVES)
+        hint = '; write keep = "pareto"' if objective == PARETO else suggestion(str(objective), OBJECTIVES)
         problems.append(f"objective is {objective!r}{hint}")
     elif keep in (ALL, PARETO) and "objective" in document:
         problems.append(f'objective has no meaning with keep = "{keep}"')
@@ -167,17 +167,12 @@ def parse_spec(document: Mapping[str, Any]) -> Spec:
     return Spec(tuple(cases), layout, keep, objective, causal)
 
 
-def _known(name: Any, known: tuple[str, ...]) -> str:
-    near = nearest(str(name), known, 2)
-    return f"; did you mean {' or '.join(near)}?" if near else f"; known: {', '.join(known)}"
-
-
 def _unknown_keys(document: Mapping[str, Any]) -> Iterator[str]:
     for key in document:
         if key in AXES and key not in TABLES:
             yield f"{key} stands outside of a table; put it under [product]"
         elif key not in (*TABLES, *SETTINGS):
-            yield f"unknown key {key!r}{_known(key, (*TABLES, *SETTINGS))}"
+            yield f"unknown key {key!r}{suggestion(str(key), (*TABLES, *SETTINGS))}"
 
 
 def _keep(value: Any, problems: list[str]) -> int | str:
@@ -199,7 +194,7 @@ def _axes(table: Any, where: str, known: tuple[str, ...], problems: list[str]) -
     for key, value in table.items():
         name = key.replace("-", "_")
         if name not in known:
-            note = " is read by validate only" if name in MEASURED else _known(name, known)
+            note = " is read by validate only" if name in MEASURED else suggestion(str(name), known)
             problems.append(f"[{where}] unknown key {key!r}{note}")
             continue
         values = value if isinstance(value, list) else [value]

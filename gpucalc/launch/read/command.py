@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpucalc.core.errors import DataError, nearest
+from gpucalc.core.errors import DataError, suggestion
 from gpucalc.launch.read.shell import Script, missing, read_script, shown
 
 MOST_GPUS = 10**7
@@ -129,9 +129,7 @@ class Command:
         text = self.text(flag, values, problems)
         if text is None or text in choices:
             return text
-        near = nearest(text, choices, 1)
-        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(choices)}"
-        problems.append(f"{flag} is {text[:40]!r}; {hint}")
+        problems.append(f"{flag} is {text[:40]!r}{suggestion(text, choices, 1)}")
         return None
 
     def world(self, given: dict[str, Any], problems: list[str]) -> tuple[int | None, int | None]:

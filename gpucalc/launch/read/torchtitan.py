@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from gpucalc.core.errors import DataError, GpucalcError, UsageError, nearest
+from gpucalc.core.errors import DataError, GpucalcError, UsageError, shown, suggestion
 from gpucalc.launch import legality
 from gpucalc.launch.read.command import Command
 from gpucalc.launch.read.torchtitan_settings import KNOWN, SILENT, settings
@@ -63,9 +63,7 @@ class _Reader:
         value = str(self.values.get(key, default))
         if value in choices:
             return value
-        near = nearest(value, choices, 1)
-        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(choices)}"
-        self.problems.append(f"{key} is {value[:40]!r}; {hint}")
+        self.problems.append(f"{key} is {shown(value)}{suggestion(value, choices, 1)}")
         return default
 
     def result(self) -> tuple[dict[str, Any], list[str]]:
@@ -220,10 +218,7 @@ class _Reader:
             return
         name = str(self.values.get(p + "pipeline_parallel_schedule", "1F1B")).casefold()
         if name not in SCHEDULES:
-            near = nearest(name, SCHEDULES, 1)
-            self.problems.append(
-                f"pipeline_parallel_schedule is {name[:40]!r}" + (f"; did you mean {near[0]}?" if near else "")
-            )
+            self.problems.append(f"pipeline_parallel_schedule is {shown(name)}{suggestion(name, SCHEDULES, 1)}")
             return
         cells["schedule"] = SCHEDULES[name]
         if name in INEXACT:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpucalc.core.columns import INPUT, parse_cell
-from gpucalc.core.errors import UsageError, nearest
+from gpucalc.core.errors import UsageError, suggestion
 from gpucalc.database.recipes import Recipe
 
 ADAPTERS = ("lora", "qlora", "adapter", "adapter-v2")
@@ -103,9 +103,7 @@ def read_method(text: str) -> tuple[str, dict[str, Any]]:
     for name in ("qlora", "lora", "adapter-v2", "adapter"):
         if word.startswith(name):
             return name, extra
-    near = nearest(word, METHOD_WORDS, 1)
-    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(METHOD_WORDS)}"
-    raise UsageError(f"method is {text!r}; {hint}")
+    raise UsageError(f"method is {text!r}{suggestion(word, METHOD_WORDS, 1)}")
 
 
 def read_precision(text: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpucalc.core.errors import UsageError, nearest
+from gpucalc.core.errors import UsageError, suggestion
 from gpucalc.core.units import parse_quantity
 
 CLOSE = 0.03  # figures are rounded when people say them
@@ -105,11 +105,7 @@ def from_pairs(pairs: Sequence[str]) -> Claim:
         if not equals or not text.strip():
             problems.append(f"{pair!r} is not key=value; write for example {EXAMPLES}")
         elif name not in KEYS:
-            near = nearest(name, KEYS, 2)
-            problems.append(
-                f"unknown key {name!r}"
-                + (f"; did you mean {' or '.join(near)}?" if near else f"; known: {', '.join(KEYS)}")
-            )
+            problems.append(f"unknown key {name!r}{suggestion(name, KEYS)}")
         elif name in TEXTS:
             fields[name] = text.strip()
         else:
