@@ -14,9 +14,15 @@ from typing import Any
 
 from gpucalc.core.errors import UsageError, shown, suggestion
 from gpucalc.core.vocabulary import (
+    ATTENTION_PRECISIONS,
     CP_KINDS,
+    CUDA_GRAPHS,
+    DISPATCHERS,
+    EXPERT_KERNELS,
     FITS,
     FLASH_KINDS,
+    GRADIENT_DTYPES,
+    LOSS_KERNELS,
     MEM_COUNTERS,
     METHODS,
     OPTIMIZERS,
@@ -142,6 +148,25 @@ INPUT_COLUMNS = (
     _choice("precision", PRECISIONS, "type of the matrix products", "bf16; fp16 before Ampere"),
     _choice("flash_attention", FLASH_KINDS, "attention kernel", "the profile's at software_date"),
     _flag("fused_norm", "norms fused into one pass", "the profile's"),
+    _flag("fused_gate", "a gated MLP's activation and product are one kernel", "the profile's"),
+    _flag("fused_rope", "the rotary embedding is one kernel that works on the fused projection", "the profile's"),
+    _choice("loss_kernel", LOSS_KERNELS, "how the loss is computed from the logits", "the profile's at software_date"),
+    _flag("vocab_parallel_loss", "the loss works on logits sharded over tp, never gathering them", "the profile's"),
+    _choice(
+        "gradient_dtype",
+        GRADIENT_DTYPES,
+        "type in which gradients are reduced and, unless stated, kept",
+        "the profile's",
+    ),
+    _flag("fp8_params", "weights of 8-bit products are held and gathered in 8 bit", "the profile's"),
+    _choice("attention_precision", ATTENTION_PRECISIONS, "type of the attention's own products", "the profile's"),
+    _choice("cuda_graphs", CUDA_GRAPHS, "what is launched as captured graphs", "the profile's"),
+    _flag("tp_overlap", "tensor-parallel traffic runs in chunks beside the products", "the profile's"),
+    _flag("dp_overlap", "gradients are reduced beside the backward pass", "the profile's"),
+    Column("expert_imbalance", "number", "tokens of the most loaded expert rank over the mean", "1"),
+    _choice("expert_kernel", EXPERT_KERNELS, "how the local experts' products are launched", "the profile's"),
+    _choice("dispatcher", DISPATCHERS, "how tokens reach the ranks of their experts", "the profile's"),
+    _int("mtp_layers", "layers of multi-token prediction after the last", "the model's", minimum=0),
     _flag("dropout", "dropout masks are kept", "no"),
     Column("framework", "text", "software, which selects a documented profile", "megatron-core"),
     Column("software_date", "month", "month of the software", "today"),
@@ -298,6 +323,8 @@ def parse_cell(column: Column | str, text: str) -> Any:
             value = _number(record, text)
             if value <= 0:
                 raise UsageError(f"{record.name} is {shown(text)}, expected more than 0")
+            if value < record.minimum:
+                raise UsageError(f"{record.name} is {shown(text)}, expected {record.minimum:g} or more")
             if value < SMALLEST:
                 raise UsageError(f"{record.name} is {shown(text)}, which is too small (at least {SMALLEST:g})")
             return value
