@@ -25,7 +25,7 @@ from gpucalc.database.catalog import shipped
 from gpucalc.database.efficiency import kernel_constants
 from gpucalc.database.hardware import Database, resolve_cluster
 from gpucalc.database.network import collective_constants
-from gpucalc.estimate.collectives import comm, evaluate_collective
+from gpucalc.questions.collectives import comm, evaluate_collective
 
 DATA = Path(__file__).parent / "data" / "calibrate"
 H100 = Place("h100-sxm-80gb")

@@ -101,6 +101,12 @@ def test_models_import_a_folder_and_bad_files(tmp_path: Path) -> None:
     assert "config.json" in gpucalc("models", "import", str(tmp_path / "empty")).sentence()
 
 
+def test_comm_takes_every_spelling_that_eval_takes() -> None:
+    same = {gpucalc("comm", op, "1GiB", "--gpu", "h100", "--gpus", "8", "-f", "csv").out for op in ("alltoall", "a2a")}
+    assert len(same) == 1
+    assert "alltoall" in same.pop()
+
+
 def test_comm_in_every_format() -> None:
     arguments = ["comm", "all-reduce", "1GiB", "--gpu", "h100-sxm-80gb", "--gpus", "64", "--fabric", "ib-ndr"]
     table = gpucalc(*arguments)

@@ -8,16 +8,10 @@ import numpy as np
 import pytest
 
 from gpucalc.core.errors import DataError, UsageError
+from gpucalc.core.vocabulary import OPERATIONS, operation
 from gpucalc.database.hardware import Database, resolve_cluster
 from gpucalc.database.network import calibration, collective_constants, exchange_constants, summary
-from gpucalc.estimate.collectives import (
-    OPERATIONS,
-    comm,
-    comm_ledger,
-    evaluate_alltoall,
-    evaluate_collective,
-    operation,
-)
+from gpucalc.questions.collectives import comm, comm_ledger, evaluate_alltoall, evaluate_collective
 
 SAMPLE = Path(__file__).parent / "golden" / "collectives_sample.csv"
 
@@ -193,6 +187,7 @@ def test_a_user_database_overrides_one_constant(tmp_path, db):
 
 
 def test_spellings_of_operations():
-    assert operation("All-To-All") == "alltoall"
+    assert operation("All-To-All") == operation("a2a") == "alltoall"
+    assert operation("point-to-point") == operation("sendrecv") == "send_recv"
     with pytest.raises(UsageError, match="all_reduce"):
         operation("all_reduc")

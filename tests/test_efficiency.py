@@ -10,7 +10,7 @@ from gpucalc.core.errors import DataError, UsageError
 from gpucalc.core.formula import FORMULAS
 from gpucalc.database.efficiency import TABLES, calibration_rows, kernel_constants, kernel_provenance, parse_table
 from gpucalc.database.hardware import Database
-from gpucalc.estimate.kernels import roofline_attention, roofline_gemm
+from gpucalc.questions.kernels import roofline_attention, roofline_gemm
 
 DB = Database()
 DEVICES = {device.key: device for device in DB.devices()}

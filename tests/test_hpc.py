@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from gpucalc.core.errors import UsageError
 from gpucalc.core.ledger import Columns
 from gpucalc.database.hardware import Database, resolve_cluster
-from gpucalc.estimate import hpc as codes
+from gpucalc.estimate.hpc import estimate_kernel, half_efficiency
 from gpucalc.formulas import hpc
+from gpucalc.questions import hpc as codes
 from gpucalc.validate.metrics import quantile
 from gpucalc.validate.workloads import consistent, fit_strong, more_report, shipped
 
@@ -27,7 +28,7 @@ def curve(
     kernel = codes.kernel_named(name, KNOWN)
     cluster = resolve_cluster(DB, gpu, max(counts))
     sizes = [units * n if weak else units for n in counts]
-    return codes.estimate_kernel(codes.question(kernel, cluster, counts, sizes, KNOWN, **options))  # type: ignore[arg-type]
+    return estimate_kernel(codes.question(kernel, cluster, counts, sizes, KNOWN, **options))  # type: ignore[arg-type]
 
 
 def test_lattice_boltzmann_on_one_h100_is_its_bandwidth() -> None:
@@ -66,7 +67,7 @@ def test_the_shares_of_hpl_and_hpcg_are_the_medians_of_the_list() -> None:
 
 
 def test_hpl_of_a_thousand_h100() -> None:
-    ledger = codes.estimate_list_benchmark("hpl", DB.device("h100-sxm-80gb"), 1024.0, KNOWN)
+    ledger = codes.list_benchmark("hpl", DB.device("h100-sxm-80gb"), 1024.0, KNOWN)
     assert float(ledger["metric/rate"]) / 1024 == pytest.approx(44e12, rel=0.05)  # TFLOP/s each, the list's median
     order, time = float(ledger["hpl/order"]), float(ledger["time/run"])
     assert time == pytest.approx(2 / 3 * order**3 / float(ledger["metric/rate"]))
@@ -153,7 +154,7 @@ def test_rows_of_a_batch_equal_the_rows_alone() -> None:
     batch = curve("cfd", counts, 1e9)
     for place, n in enumerate(counts):
         kernel, cluster = codes.kernel_named("cfd", KNOWN), resolve_cluster(DB, "h100-sxm-80gb", max(counts))
-        alone = codes.estimate_kernel(codes.question(kernel, cluster, [n], [1e9], KNOWN))
+        alone = estimate_kernel(codes.question(kernel, cluster, [n], [1e9], KNOWN))
         for path in ("time/step", "halo/bytes", "halo/beyond", "memory/resident", "metric/rate"):
             assert np.broadcast_to(batch[path], (len(counts),))[place] == pytest.approx(float(alone[path]), rel=1e-12)
 
@@ -193,7 +194,7 @@ def test_half_efficiency_is_where_half_is_left() -> None:
     columns = {"n_gpus": np.array(counts, dtype=float), "divided": 8.0, "serial": 1.0, "logarithmic": 0.0}
     assert Columns(columns).rows == 5
     times = [float(hpc.fitted_strong_time(n, 8.0, 1.0, 0.0)) for n in counts]
-    assert codes.half_efficiency(times, counts) == 8  # 9/(8·2) = 0.56, 9/(16·1.5) = 0.375
+    assert half_efficiency(times, counts) == 8  # 9/(8·2) = 0.56, 9/(16·1.5) = 0.375
 
 
 def test_left_out_one_by_one_the_published_figures_are_met() -> None:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from gpucalc.database.hardware import Database
-from gpucalc.estimate.kernels import (
-    bound_of,
+from gpucalc.estimate.kernels import bound_of
+from gpucalc.questions.kernels import (
     evaluate_attention,
     evaluate_gemm,
     roofline_attention,

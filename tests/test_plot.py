@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from gpucalc.core.errors import UsageError
 from gpucalc.core.vocabulary import SCHEDULES
 from gpucalc.database.hardware import Database
-from gpucalc.estimate.kernels import roofline_attention, roofline_gemm, roofline_kernel
 from gpucalc.estimate.training import estimate_training
 from gpucalc.jobs import training as jobs
 from gpucalc.layouts.label import label_cells
@@ -27,6 +26,7 @@ from gpucalc.output.figures.explained import drawn_micro_batches, explain_figure
 from gpucalc.output.figures.kernels import operation_traffic
 from gpucalc.output.figures.scaling import scaling_figure
 from gpucalc.output.figures.schedule import BACKWARD, FORWARD, SPLIT_BACKWARD, WEIGHT, Bar, order, routes, timed
+from gpucalc.questions.kernels import roofline_attention, roofline_gemm, roofline_kernel
 
 DATABASE = Database()
 CELLS = {"model": "llama-3.1-70b", "gpu": "h100-sxm-80gb", "n_gpus": 64, "seq_len": 8192, "global_batch": 128}

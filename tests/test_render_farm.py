@@ -11,18 +11,19 @@ from hypothesis import strategies as st
 
 from gpucalc.core.errors import UsageError
 from gpucalc.database.hardware import Database
-from gpucalc.estimate import render as farms
+from gpucalc.estimate.farm import Farm, Score, estimate_farm
 from gpucalc.formulas import render
+from gpucalc.questions import farm as farms
 
 DB = Database()
 TABLE = farms.score_table()
-ONE = farms.Score(1.0, 1.0, 1.0, "")
+ONE = Score(1.0, 1.0, 1.0, "")
 
 
 def makespan(frames: int, counts: dict[str, int], spread: float, scores: dict[str, float] | None = None) -> float:
-    rated = {name: farms.Score(*[(scores or {}).get(name, 1.0)] * 3, basis="") for name in counts}
-    farm = farms.Farm(counts, rated, float(frames), 1.0, 1.0, spread)
-    return float(farms.estimate_farm(farm)["farm/random"])
+    rated = {name: Score(*[(scores or {}).get(name, 1.0)] * 3, basis="") for name in counts}
+    farm = Farm(counts, rated, float(frames), 1.0, 1.0, spread)
+    return float(estimate_farm(farm)["farm/random"])
 
 
 def simulated(frames: int, rates: list[float], spread: float, runs: int, longest_first: bool = False) -> float:
@@ -74,8 +75,8 @@ def test_unequal_machines_against_a_simulation() -> None:
 
 
 def test_longest_first_is_the_work_when_there_are_many_frames() -> None:
-    farm = farms.Farm({"a": 20}, {"a": ONE}, 400.0, 1.0, 1.0, 0.5)
-    found = float(farms.estimate_farm(farm)["farm/longest-first"])
+    farm = Farm({"a": 20}, {"a": ONE}, 400.0, 1.0, 1.0, 0.5)
+    found = float(estimate_farm(farm)["farm/longest-first"])
     assert found == pytest.approx(simulated(400, [1.0] * 20, 0.5, 40, longest_first=True), rel=0.02)
 
 
@@ -113,8 +114,8 @@ def test_five_hundred_cards_and_three_machine_years() -> None:
     key = "rtx4090-24gb"
     score = farms.score_of(DB.device(key), TABLE)
     frames = 90 * 60 * 24
-    farm = farms.Farm({key: 500}, {key: score}, float(frames), 3 * 365.25 * 86400 / frames, score.value, 0.5)
-    days = float(farms.estimate_farm(farm)["farm/random"]) / 86400
+    farm = Farm({key: 500}, {key: score}, float(frames), 3 * 365.25 * 86400 / frames, score.value, 0.5)
+    days = float(estimate_farm(farm)["farm/random"]) / 86400
     assert 3 * 365.25 / 500 < days < 1.03 * 3 * 365.25 / 500
 
 
@@ -136,14 +137,14 @@ def test_a_device_that_cannot_render_is_refused() -> None:
 
 
 def test_loading_narrows_the_spread_and_failures_add_frames() -> None:
-    farm = farms.Farm({"a": 4}, {"a": ONE}, 99.0, 10.0, 1.0, 0.5, scene_load=10.0, failure_share=0.01)
-    ledger = farms.estimate_farm(farm)
+    farm = Farm({"a": 4}, {"a": ONE}, 99.0, 10.0, 1.0, 0.5, scene_load=10.0, failure_share=0.01)
+    ledger = estimate_farm(farm)
     assert float(ledger["frame/a/spread"]) == 0.25
     assert float(ledger["frames/attempts"]) == pytest.approx(100)
     assert float(ledger["farm/work"]) == pytest.approx(100 * 20 / 4)
 
 
 def test_the_store_bounds_a_fast_farm() -> None:
-    farm = farms.Farm({"a": 1000}, {"a": ONE}, 10_000.0, 10.0, 1.0, 0.3)
-    ledger = farms.estimate_farm(farm, store=1e9, frame_bytes=2e9)
+    farm = Farm({"a": 1000}, {"a": ONE}, 10_000.0, 10.0, 1.0, 0.3)
+    ledger = estimate_farm(farm, store=1e9, frame_bytes=2e9)
     assert float(ledger["farm/store"]) == 20_000 > float(ledger["farm/random"])

@@ -193,7 +193,7 @@ def comm(op: str, size: float | str, cluster: Cluster) -> Records:
     (True, True)
     """
     from gpucalc.core.units import parse_quantity
-    from gpucalc.estimate.collectives import comm as evaluated
+    from gpucalc.questions.collectives import comm as evaluated
 
     wanted = parse_quantity(size, "B") if isinstance(size, str) else float(size)
     if not 0 < wanted <= 1e18:

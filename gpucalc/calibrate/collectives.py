@@ -15,8 +15,9 @@ import numpy as np
 
 from gpucalc.core.ledger import Columns
 from gpucalc.database.hardware import Cluster, Database, resolve_cluster
-from gpucalc.estimate.collectives import collective_ledger, fabric_share, group_link_bandwidth
+from gpucalc.estimate.collectives import collective_ledger, group_link_bandwidth
 from gpucalc.formulas.topology import ranks_per_domain
+from gpucalc.questions.collectives import fabric_share
 
 RING = ("collective_startup", "link_efficiency", "link_step_latency", "chunk_latency", "own_chunk")
 PAIRWISE = ("all_to_all_startup", "all_to_all_efficiency")

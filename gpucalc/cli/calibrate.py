@@ -62,7 +62,7 @@ def calibrate(
     from gpucalc.calibrate.fitted import Place
     from gpucalc.calibrate.fitted import calibrate as fitted
     from gpucalc.calibrate.logs import read_log
-    from gpucalc.cli.comm import operation
+    from gpucalc.core.vocabulary import operation
 
     def whole(flag: str, text: str | None) -> int | None:
         return None if text is None else opt.positive_integer(flag, text)

@@ -8,22 +8,8 @@ import typer
 
 from gpucalc.cli import options as opt
 from gpucalc.cli.output import emit_rows, talk
-from gpucalc.core.errors import UsageError, unknown
-
-OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "send_recv")
-_SPELLINGS = {"".join(c for c in name if c.isalpha()): name for name in OPERATIONS} | {
-    "sendreceive": "send_recv",
-    "p2p": "send_recv",
-    "pointtopoint": "send_recv",
-}
-
-
-def operation(text: str) -> str:
-    """The operation that a spelling means: all-reduce, AllReduce and all_reduce are one."""
-    folded = "".join(c for c in text.casefold() if c.isalpha() or c.isdigit())
-    if folded not in _SPELLINGS:
-        raise unknown("operation", text, OPERATIONS)
-    return _SPELLINGS[folded]
+from gpucalc.core.errors import UsageError
+from gpucalc.core.vocabulary import OPERATIONS, operation
 
 
 def comm(
@@ -59,7 +45,7 @@ def comm(
     database = opt.open_database(db)
     cluster = opt.resolved_cluster(database, gpu, gpus, gpus_per_node, inter_node_gbps, fabric)
 
-    from gpucalc.estimate.collectives import comm as evaluated
+    from gpucalc.questions.collectives import comm as evaluated
 
     rows = evaluated(name, size_bytes, cluster, database.dirs[1:])
     if plot is not None:

@@ -165,11 +165,11 @@ def _evaluator(
 
         return lambda records: evaluate_posttraining(records, db)
     if kind in {"gemm", "attention"}:
-        from gpucalc.estimate import kernels
+        from gpucalc.questions import kernels
 
         function = {"gemm": kernels.evaluate_gemm, "attention": kernels.evaluate_attention}[kind]
     else:
-        from gpucalc.estimate import collectives
+        from gpucalc.questions import collectives
 
         function = {"collective": collectives.evaluate_collective, "alltoall": collectives.evaluate_alltoall}[kind]
     return lambda records: function(records, db)

@@ -76,7 +76,8 @@ def hpc(
     if kernel is None:
         raise UsageError("missing: a KERNEL such as lbm, stencil or hpl")
     database = opt.open_database(db)
-    from gpucalc.estimate import hpc as codes
+    from gpucalc.estimate.hpc import estimate_kernel
+    from gpucalc.questions import hpc as codes
 
     known = codes.constants(database.dirs[1:])
     counts = _counts(gpus, codes)
@@ -105,7 +106,7 @@ def hpc(
     _must_fit(chosen, device, total, counts)
     if len(counts) == 1:
         columns_ = codes.question(chosen, cluster, counts, total, known, **options)
-        ledger = codes.estimate_kernel(columns_, trace=True)
+        ledger = estimate_kernel(columns_, trace=True)
         _write_one(database, codes, chosen, device, counts[0], total[0], ledger, form, columns, no_header)
     else:
         rows = codes.scaling_rows(chosen, cluster, counts, total, known, weak=units_per_gpu is not None, **options)
@@ -148,7 +149,7 @@ def _changes(
 ) -> dict[str, Any]:
     from gpucalc.core.errors import unknown
     from gpucalc.core.units import parse_quantity
-    from gpucalc.estimate.hpc import PRECISIONS
+    from gpucalc.questions.hpc import PRECISIONS
 
     changes: dict[str, Any] = {}
     for name, text, dimension in (
@@ -197,9 +198,11 @@ def _must_fit(kernel: Any, device: Any, total: Sequence[float], counts: Sequence
 
 
 def _half(codes: Any, kernel: Any, cluster: Any, units: float, known: Any, options: Mapping[str, Any]) -> str:
+    from gpucalc.estimate.hpc import estimate_kernel, half_efficiency
+
     counts = sorted(CURVE)
     batch = codes.question(kernel, cluster, counts, [units] * len(counts), known, **options)
-    found = codes.half_efficiency(codes.estimate_kernel(batch)["time/step"], counts)
+    found = half_efficiency(estimate_kernel(batch)["time/step"], counts)
     if found is None:
         return f"half of the efficiency is left beyond {max(counts):,} GPUs"
     return f"a problem of {units:.3g} {kernel.unit}s keeps half of its efficiency up to about {found:,} GPUs"
@@ -217,6 +220,7 @@ def _write_one(
     columns: str | None,
     no_header: bool,
 ) -> None:
+    from gpucalc.estimate.hpc import bound_of
     from gpucalc.output.explain import tree
     from gpucalc.output.table import significant
     from gpucalc.questions.explain import ledger_tree
@@ -236,7 +240,7 @@ def _write_one(
         "intensity_flop_per_byte": at("metric/intensity"),
         "peak_tflops": codes.device_peak(device, kernel.precision) / 1e12,
         "memory_gib": at("memory/resident") / 2**30,
-        "bound": codes.bound_of(ledger),
+        "bound": bound_of(ledger),
     }
     _write(form, answer, ledger_tree(ledger, db, ROOTS), columns, no_header, tree, significant)
 
@@ -270,7 +274,7 @@ def _list_benchmark(
 
     answers, terms = [], []
     for n in counts:
-        ledger = codes.estimate_list_benchmark(name, device, float(n), known, trace=True)
+        ledger = codes.list_benchmark(name, device, float(n), known, trace=True)
         rate = float(ledger["metric/rate"])
         answer = {
             "kernel": name,
@@ -311,6 +315,8 @@ def _fitted(
 ) -> int:
     import numpy as np
 
+    from gpucalc.estimate.hpc import half_efficiency
+
     if gpu is not None and db.device_key(gpu) != entry["gpu"]:
         raise UsageError(f"{name} was measured on {entry['gpu']} only; leave --gpu out, or ask for the kernel md")
     chosen = list(counts) or [
@@ -333,7 +339,7 @@ def _fitted(
     ]
     emit_rows(form, list(rows[0]), rows, columns, not no_header)
     curve = sorted(CURVE)
-    found = codes.half_efficiency(codes.fitted_time(entry, curve)["time/step"], curve)
+    found = half_efficiency(codes.fitted_time(entry, curve)["time/step"], curve)
     half = f"half of the efficiency is left up to about {found:,} GPUs" if found else ""
     talk(*(f"note: {line}" for line in (half, f"{entry['title']}: {entry['origin']}") if line))
     return ExitStatus.OK

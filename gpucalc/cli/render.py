@@ -70,7 +70,8 @@ def render(
     if order.strip().casefold() not in ORDERS:
         raise unknown("order", order, ORDERS)
     database = opt.open_database(db)
-    from gpucalc.estimate import render as farms
+    from gpucalc.estimate.farm import Farm, estimate_farm
+    from gpucalc.questions import farm as farms
 
     table = farms.score_table(database.dirs[1:])
     counts = _machines(gpu, gpus, database)
@@ -86,7 +87,7 @@ def render(
     if any(count < together for count in used.values()):
         raise UsageError(f"--gpus-per-frame {together} is more than the GPUs of one kind, {min(used.values())}")
     defaults = table["farm"]
-    farm = farms.Farm(
+    farm = Farm(
         counts=used,
         scores=scores,
         frames=float(total * parts),
@@ -98,7 +99,7 @@ def render(
         gpus_per_frame=together,
     )
     rate, size = _store(store, frame_bytes)
-    ledger = farms.estimate_farm(farm, store=rate, frame_bytes=size / parts, trace=True)
+    ledger = estimate_farm(farm, store=rate, frame_bytes=size / parts, trace=True)
     if licence_price is not None and allowed is None:
         raise UsageError("--licence-price needs --licences")
     answer = farms.summary(

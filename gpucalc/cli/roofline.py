@@ -51,7 +51,7 @@ def gemm(
     database = opt.open_database(db)
     device, chosen = _device(database, gpu, precision)
 
-    from gpucalc.estimate.kernels import roofline_gemm
+    from gpucalc.questions.kernels import roofline_gemm
 
     _write(
         form,
@@ -102,7 +102,7 @@ def attention(
     database = opt.open_database(db)
     device, chosen = _device(database, gpu, precision)
 
-    from gpucalc.estimate.kernels import roofline_attention
+    from gpucalc.questions.kernels import roofline_attention
 
     name = "decode" if phase == "decode" else "prefill_causal"
     ledger = roofline_attention(
@@ -144,7 +144,7 @@ def kernel(
     database = opt.open_database(db)
     device, chosen = _device(database, gpu, precision)
 
-    from gpucalc.estimate.kernels import roofline_kernel
+    from gpucalc.questions.kernels import roofline_kernel
 
     given = {"operation": "kernel", "flops": work, "bytes": traffic}
     _write(form, given, device, chosen, roofline_kernel(work, traffic, device, chosen, database.dirs[1:]), plot)

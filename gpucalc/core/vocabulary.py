@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from gpucalc.core.errors import unknown
+
 SCHEDULES = ("none", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-1p", "zb-2p", "dualpipe", "dualpipe-v")
 RECOMPUTES = ("none", "selective", "full")
 CP_KINDS = ("ring", "ag", "ulysses")
@@ -21,3 +23,25 @@ EXPERT_KERNELS = ("grouped", "loop", "padded")
 DISPATCHERS = ("alltoall", "allgather", "fused")
 FITS = ("fits", "risky", "oom")
 WIRINGS = ("nvswitch", "mesh", "hybrid-cube-mesh", "pcie", "torus-2d", "torus-3d", "none")
+OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "send_recv")
+# Letters and digits of a spelling → the operation: as here, as nccl-tests, MPI and PyTorch write it.
+_OPERATION_SPELLINGS = {name.replace("_", ""): name for name in OPERATIONS} | {
+    "a2a": "alltoall",
+    "sendreceive": "send_recv",
+    "p2p": "send_recv",
+    "pointtopoint": "send_recv",
+}
+
+
+def operation(text: str) -> str:
+    """The collective that a spelling means: all-reduce, AllReduce and all_reduce are one.
+
+    Raises UsageError with the nearest operations for a name that is none.
+
+    >>> operation("All-Reduce"), operation("all_to_all"), operation("a2a"), operation("p2p")
+    ('all_reduce', 'alltoall', 'alltoall', 'send_recv')
+    """
+    folded = "".join(c for c in text.casefold() if c.isalnum())
+    if folded not in _OPERATION_SPELLINGS:
+        raise unknown("operation", text, OPERATIONS)
+    return _OPERATION_SPELLINGS[folded]

@@ -1,34 +1,18 @@
-"""Collectives on a cluster: `eval --kind collective`, `eval --kind alltoall` and `comm`.
-
-The order of the formulas is stated here once; one question is a batch of one row.
-"""
+"""The order of the formulas of a collective and of an expert exchange; one question is a batch of one row."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from gpucalc.core.columns import COLUMNS, parse_cell
-from gpucalc.core.errors import UsageError, unknown
 from gpucalc.core.formula import info_of
 from gpucalc.core.ledger import Columns, Ledger
-from gpucalc.database.hardware import resolve_cluster
-from gpucalc.database.network import EXCHANGE_KERNELS, EXCHANGE_PHASES, collective_constants, exchange_constants
 from gpucalc.formulas import collectives as f
 from gpucalc.formulas import expert_exchange, topology
 
-if TYPE_CHECKING:
-    import os
-
-    from gpucalc.database.hardware import Cluster, Database
-
-OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "send_recv")
-_SPELLINGS = {"all_to_all": "alltoall", "a2a": "alltoall", "sendrecv": "send_recv", "allreduce": "all_reduce"}
-_SPELLINGS |= {"allgather": "all_gather", "reducescatter": "reduce_scatter", "p2p": "send_recv"}
-LARGEST = 10**15  # bytes, tokens: beyond this a size is a mistake
 FP8_TOKEN = {"element_size": 1.0, "scale_size": 4.0, "scale_group": 128.0}  # dispatch: one fp32 scale per 128
 BF16_TOKEN = {"element_size": 2.0, "scale_size": 0.0, "scale_group": 128.0}  # combine
 
@@ -51,39 +35,10 @@ ALL_REDUCE = (
 )
 
 
-def operation(name: str) -> str:
-    """The operation that a spelling means; UsageError with near ones otherwise.
-
-    >>> operation("All-Reduce"), operation("all_to_all")
-    ('all_reduce', 'alltoall')
-    """
-    folded = name.strip().casefold().replace("-", "_").replace(" ", "_")
-    folded = _SPELLINGS.get(folded, folded)
-    if folded not in OPERATIONS:
-        raise unknown("operation", name, OPERATIONS)
-    return folded
-
-
-# --- the order of the formulas ----------------------------------------------------------------------
-
-
 def group_link_bandwidth(wiring: str, constants: Mapping[str, Any], group: Any) -> Any:
     """B/s that each GPU has in a group of `group` GPUs of one domain wired as `wiring`."""
     function: Callable[..., Any] = topology.SCALE_UP_BANDWIDTH[wiring]
     return function(**{n: group if n == "group" else constants[n] for n in info_of(function).parameters})
-
-
-def fabric_share(cluster: Cluster, domains: Any, ranks_per_domain: Any, rail_only_share: float = 1.0) -> Any:
-    """Share of its NIC rate that a rank keeps when a group spans `domains` domains of the cluster's network."""
-    shape = cluster.topology
-    pod = max(1.0, (shape.pod_gpus or (shape.radix or 0) / 2) / cluster.domain)  # else what one leaf switch joins
-    if shape.kind == "fat-tree":
-        return topology.fat_tree_share(domains, pod, shape.oversubscription)
-    if shape.kind == "rail":
-        return topology.rail_share(domains, ranks_per_domain, cluster.domain, rail_only_share)
-    if shape.kind == "dragonfly":
-        return topology.dragonfly_share(domains, pod, 1 / shape.oversubscription)
-    return topology.torus_share(domains, 3 if shape.kind == "torus-3d" else 2)
 
 
 def collective_ledger(op: str, columns: Columns, *, trace: bool = False) -> Ledger:
@@ -151,138 +106,6 @@ def bus_factor(op: str, ranks: Any) -> Any:
     return (ranks - 1) / ranks if op in {"all_gather", "reduce_scatter", "alltoall"} else ranks / ranks
 
 
-# --- eval -------------------------------------------------------------------------------------------
-
-
-def _cells(
-    record: Mapping[str, str], needed: Sequence[str], optional: Sequence[str]
-) -> tuple[dict[str, Any], list[str]]:
-    values: dict[str, Any] = {}
-    problems: list[str] = []
-    for name in (*needed, *optional):
-        try:
-            value = parse_cell(COLUMNS[name], record.get(name) or "")
-        except UsageError as error:
-            problems.extend(error.problems)
-            continue
-        if value is not None:
-            values[name] = value
-        elif name in needed:
-            problems.append(f"{name} is empty")
-    for name in ("bytes", "tokens_per_gpu", "hidden"):
-        if values.get(name, 0) > LARGEST:
-            problems.append(f"{name} is {values[name]:,}, expected at most {LARGEST:,}")
-    return values, problems
-
-
-class _Clusters:
-    """The clusters of the rows of a file, each resolved once."""
-
-    def __init__(self, db: Database) -> None:
-        self.db = db
-        self.found: dict[tuple[str, int | None], Cluster | UsageError] = {}
-
-    def of(self, gpu: str, n_gpus: int, nodes: int | None) -> Cluster:
-        per_node = None if nodes is None else -(-n_gpus // nodes)
-        if nodes == 1:
-            usual = self._resolve(gpu, n_gpus, None)
-            if n_gpus <= usual.gpus_per_node:
-                return usual  # a part of a usual node
-        return self._resolve(gpu, n_gpus, per_node)
-
-    def _resolve(self, gpu: str, n_gpus: int, per_node: int | None) -> Cluster:
-        if (gpu, per_node) not in self.found:
-            try:
-                self.found[gpu, per_node] = resolve_cluster(self.db, gpu, n_gpus, gpus_per_node=per_node)
-            except UsageError as error:
-                self.found[gpu, per_node] = error
-        cluster = self.found[gpu, per_node]
-        if isinstance(cluster, UsageError):
-            raise cluster
-        return cluster
-
-
-def _group_problem(values: Mapping[str, Any], count: str) -> list[str]:
-    if count in values and values.get("nodes", 1) > values[count]:
-        return [f"nodes is {values['nodes']}, expected at most {count} = {values[count]}"]
-    return []
-
-
-def _resolved(
-    records: Iterable[Mapping[str, str]], db: Database, needed: Sequence[str], optional: Sequence[str], count: str
-) -> tuple[list[dict[str, Any]], list[str]]:
-    """The typed cells of each row with its `cluster`, and the joined problems of each row."""
-    clusters = _Clusters(db)
-    rows, errors = [], []
-    for record in records:
-        values, problems = _cells(record, needed, optional)
-        problems += _group_problem(values, count)
-        if "op" in values:
-            try:
-                values["op"] = operation(values["op"])
-            except UsageError as error:
-                problems.extend(error.problems)
-        if values.get("kernel", EXCHANGE_KERNELS[0]) not in EXCHANGE_KERNELS:
-            problems.extend(unknown("kernel", values["kernel"], EXCHANGE_KERNELS).problems)
-        if values.get("topk", 0) > values.get("experts", np.inf):
-            problems.append(f"topk is {values['topk']}, expected at most experts = {values['experts']}")
-        if "gpu" in values:
-            try:
-                values["cluster"] = clusters.of(values["gpu"], values.get(count, 1), values.get("nodes"))
-            except UsageError as error:
-                problems.extend(error.problems)
-        rows.append(values)
-        errors.append("; ".join(problems))
-    return rows, errors
-
-
-def _columns(rows: Sequence[Mapping[str, Any]], count: str, dirs: Sequence[Any]) -> dict[str, Any]:
-    """The columns that the formulas read, one value per row."""
-    clusters = {id(row["cluster"]): row["cluster"] for row in rows}
-    slot = {key: i for i, key in enumerate(clusters)}
-    index = np.array([slot[id(row["cluster"])] for row in rows])
-    constants = [collective_constants(c, dirs) for c in clusters.values()]
-    columns: dict[str, Any] = {
-        name: np.array([c[name] for c in constants], dtype=float)[index] for name in constants[0]
-    }
-    ranks = np.array([row[count] for row in rows], dtype=float)
-    columns["ranks"] = ranks
-    columns["ranks_per_domain"] = local = np.asarray(topology.ranks_per_domain(ranks, 1, columns["domain"]))
-    stated = np.array([row.get("inter_node_gbps_per_gpu", np.nan) for row in rows], dtype=float)
-    columns["network_bandwidth"] = np.where(np.isnan(stated), columns["network_bandwidth"], stated * 1e9 / 8)
-    for i, cluster in enumerate(clusters.values()):
-        mine = index == i
-        here = {name: values[mine] for name, values in columns.items()}
-        columns["link_bandwidth"][mine] = group_link_bandwidth(cluster.scale_up_topology, here, local[mine])
-        share = fabric_share(cluster, ranks[mine] / local[mine], local[mine], constants[i]["rail_only_share"])
-        columns["network_bandwidth"][mine] = columns["network_bandwidth"][mine] * share
-    return columns
-
-
-def evaluate_collective(records: Iterable[Mapping[str, str]], db: Database) -> list[dict[str, Any]]:
-    """Predicted columns of `eval --kind collective`, one dict per record; bad rows hold `pred_error`."""
-    rows, errors = _resolved(
-        records, db, ("gpu", "n_gpus", "op", "bytes"), ("nodes", "inter_node_gbps_per_gpu"), "n_gpus"
-    )
-    results: list[dict[str, Any]] = [
-        {"pred_time_us": None, "pred_busbw_GBps": None, "pred_algorithm": None, "pred_error": e or None} for e in errors
-    ]
-    good = [i for i, e in enumerate(errors) if not e]
-    for op in sorted({rows[i]["op"] for i in good}):
-        at = [i for i in good if rows[i]["op"] == op]
-        columns = _columns([rows[i] for i in at], "n_gpus", db.dirs[1:])
-        columns["message"] = message = np.array([rows[i]["bytes"] for i in at], dtype=float)
-        ledger = collective_ledger(op, Columns(columns))
-        seconds, names = ledger["time"], chosen_algorithm(op, ledger)
-        rate = np.divide(message, seconds, out=np.zeros_like(seconds), where=seconds > 0)
-        busbw = rate * bus_factor(op, columns["ranks"])
-        for j, i in enumerate(at):
-            results[i]["pred_time_us"] = float(seconds[j] * 1e6)
-            results[i]["pred_busbw_GBps"] = float(busbw[j] / 1e9)
-            results[i]["pred_algorithm"] = str(names[j])
-    return results
-
-
 def exchange_ledger(kernel: str, columns: Columns, *, trace: bool = False) -> Ledger:
     """Time of one phase of an expert exchange kernel on rows of `tokens`, `hidden`, `experts_per_token` …"""
     ledger = Ledger(columns, trace=trace)
@@ -299,107 +122,3 @@ def exchange_ledger(kernel: str, columns: Columns, *, trace: bool = False) -> Le
         waiting = domains * local
     ledger.add("time", expert_exchange.expert_exchange_time, doublings=np.log2(waiting))
     return ledger
-
-
-def evaluate_alltoall(records: Iterable[Mapping[str, str]], db: Database) -> list[dict[str, Any]]:
-    """Predicted columns of `eval --kind alltoall`, one dict per record; bad rows hold `pred_error`."""
-    needed = ("gpu", "kernel", "gpus", "hidden", "topk", "tokens_per_gpu")
-    rows, errors = _resolved(records, db, needed, ("nodes", "experts", "inter_node_gbps_per_gpu"), "gpus")
-    results: list[dict[str, Any]] = [
-        {"pred_dispatch_us": None, "pred_combine_us": None, "pred_error": e or None} for e in errors
-    ]
-    good = [i for i, e in enumerate(errors) if not e]
-    for kernel in sorted({rows[i]["kernel"] for i in good}):
-        at = [i for i in good if rows[i]["kernel"] == kernel]
-        mine = [rows[i] for i in at]
-        columns = _columns(mine, "gpus", db.dirs[1:])
-        columns["domains"] = columns["ranks"] / columns["ranks_per_domain"]
-        for name, source in (("tokens", "tokens_per_gpu"), ("hidden", "hidden"), ("experts_per_token", "topk")):
-            columns[name] = np.array([row[source] for row in mine], dtype=float)
-        for phase in EXCHANGE_PHASES:
-            seconds = _phase_seconds(mine, columns, kernel, phase, db.dirs[1:])
-            for j, i in enumerate(at):
-                results[i][f"pred_{phase}_us"] = float(seconds[j] * 1e6)
-    return results
-
-
-def _phase_seconds(
-    rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Any], kernel: str, phase: str, dirs: Sequence[Any]
-) -> np.ndarray:
-    clusters = {id(row["cluster"]): row["cluster"] for row in rows}
-    slot = {key: i for i, key in enumerate(clusters)}
-    index = np.array([slot[id(row["cluster"])] for row in rows])
-    constants = [exchange_constants(c, kernel, phase, dirs) for c in clusters.values()]
-    calibrated = {n: np.array([c[n].value for c in constants], dtype=float)[index] for n in constants[0]}
-    token = FP8_TOKEN if phase == "dispatch" else BF16_TOKEN
-    seconds: np.ndarray = exchange_ledger(kernel, Columns({**columns, **calibrated, **token}))["time"]
-    return seconds
-
-
-# --- comm -------------------------------------------------------------------------------------------
-
-
-def comm_ledger(
-    op: str, size_bytes: float, cluster: Cluster, dirs: Iterable[str | os.PathLike[str]] = (), *, trace: bool = False
-) -> Ledger:
-    """All terms of one collective over every GPU of a cluster."""
-    constants: dict[str, Any] = dict(collective_constants(cluster, dirs))
-    local = float(topology.ranks_per_domain(cluster.n_gpus, 1, cluster.domain))
-    constants |= {"message": float(size_bytes), "ranks": float(cluster.n_gpus), "ranks_per_domain": local}
-    constants["link_bandwidth"] = float(group_link_bandwidth(cluster.scale_up_topology, constants, local))
-    share = fabric_share(cluster, cluster.n_gpus / local, local, constants["rail_only_share"])
-    constants["network_bandwidth"] = float(constants["network_bandwidth"] * share)
-    return collective_ledger(operation(op), Columns(constants), trace=trace)
-
-
-def comm(
-    op: str, size_bytes: float, cluster: Cluster, dirs: Iterable[str | os.PathLike[str]] = ()
-) -> list[dict[str, Any]]:
-    """One row per algorithm of a collective over every GPU of a cluster, fastest first.
-
-    Keys: op, bytes, n_gpus, algorithm, time_us, algbw_GBps, busbw_GBps, chosen, bound (link, network, latency).
-    """
-    op = operation(op)
-    ledger = comm_ledger(op, size_bytes, cluster, dirs)
-    idle = comm_ledger(op, 0.0, cluster, dirs)
-    ranks, local = ledger.columns["ranks"], ledger.columns["ranks_per_domain"]
-    best = str(chosen_algorithm(op, ledger)[0])
-    rows = []
-    for name, path, bound in _candidates(op, ledger, best):
-        seconds, floor = float(ledger[path]), float(idle[path])
-        rate = size_bytes / seconds / 1e9 if seconds > 0 else 0.0
-        bus = rate * float(bus_factor(op, ranks))
-        bound = "latency" if floor >= seconds / 2 else bound
-        rows.append(
-            {
-                "op": op,
-                "bytes": size_bytes,
-                "n_gpus": cluster.n_gpus,
-                "domains": round(ranks / local),
-                "algorithm": name,
-                "time_us": seconds * 1e6,
-                "algbw_GBps": rate,
-                "busbw_GBps": bus,
-                "chosen": name == best,
-                "bound": bound,
-            }
-        )
-    return sorted(rows, key=lambda row: (not row["chosen"], row["time_us"]))
-
-
-def _candidates(op: str, ledger: Ledger, best: str) -> list[tuple[str, str, str]]:
-    """(algorithm, path of its time, level that binds it) for each algorithm that the cluster permits."""
-    columns = ledger.columns
-    ranks, local = columns["ranks"], columns["ranks_per_domain"]
-    if not algorithms(op):
-        faster = {**{n: columns[n] for n in columns}, "link_bandwidth": columns["link_bandwidth"] * 1e6}
-        bound = "network" if ledger["time"] == collective_ledger(op, Columns(faster))["time"] else "link"
-        return [(best, "time", bound)]
-    found = []
-    for a in algorithms(op):
-        if a.link == "link/nvls" and local < columns["nvls_minimum_ranks"]:
-            continue
-        if a.network == "network/tree" and local == ranks:
-            continue  # one domain: the network takes no part
-        found.append((a.name, f"algorithm/{a.name}", "link" if ledger[a.link] >= ledger[a.network] else "network"))
-    return found

@@ -86,7 +86,7 @@ def power(
     job, layout = None, ""
     if cells is not None:
         from gpucalc.jobs.variations import layout_label
-        from gpucalc.questions.run import complete_cells
+        from gpucalc.questions.completed import complete_cells
 
         context = {"profile": profile, "fabric": fabric, "causal_flops": False}
         full, notes = complete_cells(cells, db, context)

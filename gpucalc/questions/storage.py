@@ -168,7 +168,7 @@ def storage(
     notes: list[str] = []
     extra: dict[str, float] = {}
     if cells is not None:
-        from gpucalc.questions.run import complete_cells
+        from gpucalc.questions.completed import complete_cells
 
         context = {"profile": profile, "fabric": fabric, "causal_flops": False}
         full, notes = complete_cells(cells, db, context)

@@ -26,10 +26,10 @@ LARGE = 1024  # sides of a product from which on launches and edges no longer ma
 def predict_kernels(kind: str, records: Sequence[dict[str, str]], db: Database) -> list[dict[str, Any]]:
     """The pred_ columns of each record."""
     if kind == "collective":
-        from gpucalc.estimate.collectives import evaluate_collective
+        from gpucalc.questions.collectives import evaluate_collective
 
         return evaluate_collective(records, db)
-    from gpucalc.estimate.kernels import evaluate_attention, evaluate_gemm
+    from gpucalc.questions.kernels import evaluate_attention, evaluate_gemm
 
     return evaluate_gemm(records, db) if kind == "gemm" else evaluate_attention(records, db)
 

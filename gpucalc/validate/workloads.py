@@ -13,10 +13,11 @@ import numpy as np
 
 from gpucalc.core.errors import DataError, UsageError
 from gpucalc.database.hardware import Database
-from gpucalc.estimate import hpc as codes
-from gpucalc.estimate import render as farms
+from gpucalc.estimate.farm import Farm, Score, estimate_farm
 from gpucalc.formulas import hpc, mixed
 from gpucalc.jobs import training as jobs
+from gpucalc.questions import hpc as codes
+from gpucalc.questions.farm import RAY_TRACING
 from gpucalc.validate.metrics import errors_of, quantile
 from gpucalc.validate.report import Line, percent
 from gpucalc.validate.training import shipped_rows
@@ -299,9 +300,9 @@ def simulated_makespan(frames: int, workers: int, spread: float, runs: int, seed
 
 def closed_makespan(frames: int, workers: int, spread: float) -> float:
     """The same in closed form."""
-    score = farms.Score(1.0, 1.0, 1.0, "")
-    farm = farms.Farm({"any": workers}, {"any": score}, float(frames), 1.0, 1.0, spread)
-    return float(farms.estimate_farm(farm)["farm/random"])
+    score = Score(1.0, 1.0, 1.0, "")
+    farm = Farm({"any": workers}, {"any": score}, float(frames), 1.0, 1.0, spread)
+    return float(estimate_farm(farm)["farm/random"])
 
 
 def _render(rows: list[dict[str, str]], db: Database) -> tuple[list[dict[str, Any]], list[Line]]:
@@ -314,7 +315,7 @@ def _render(rows: list[dict[str, str]], db: Database) -> tuple[list[dict[str, An
         what = f"{workers} machines, {each} frames each, spread {spread}"
         found.append(_row(what, family, simulated, closed_makespan(frames, workers, spread)))
     scored = [(r, db.device(r["device"])) for r in rows if r.get("kind") == "blender_open_data" and r.get("device")]
-    cores = [(r, d) for r, d in scored if d.arch.split()[0] in farms.RAY_TRACING]
+    cores = [(r, d) for r, d in scored if d.arch.split()[0] in RAY_TRACING]
     rates = [_number(r, "value") / (d.peak["fp32"] / 1e12) for r, d in cores]
     for i, (r, d) in enumerate(cores):
         rate = _others(rates, i)

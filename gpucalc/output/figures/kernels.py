@@ -97,7 +97,7 @@ def _other_roofs(axes: Any, device: Any, precision: str, bandwidth: float, low: 
 
 def comm_figure(op: str, size_bytes: float, cluster: Any, dirs: Sequence[Any] = ()) -> Any:
     """Time and bus bandwidth of a collective by algorithm, for sizes around `size_bytes`; the chosen one is thick."""
-    from gpucalc.estimate.collectives import comm
+    from gpucalc.questions.collectives import comm
 
     sizes = message_sizes(size_bytes)
     found = [comm(op, size, cluster, dirs) for size in sizes]

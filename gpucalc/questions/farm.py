@@ -1,0 +1,119 @@
+"""A render farm: scores of its devices from the database, and the answer of a ledger in days and dollars."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gpucalc.core.errors import UsageError
+from gpucalc.core.ledger import Ledger
+from gpucalc.database import catalog
+from gpucalc.database.hardware import Device
+from gpucalc.estimate.farm import Farm, Score
+from gpucalc.formulas import render
+
+FILE = "render_scores.toml"
+ORDERS = ("random", "longest-first")
+RAY_TRACING = {"Turing", "Ampere", "Ada", "Blackwell"}
+HOUR, DAY = 3600.0, 86400.0
+_COMPUTE_PARTS = ("a100", "a800", "b100", "b200", "b300", "gb200", "gb300", "h100", "h200", "h800", "h20", "gh200")
+
+
+def score_table(dirs: Sequence[Path] = ()) -> dict[str, Any]:
+    """The scores of the shipped file, then of a `defaults` folder of each user's database."""
+    merged: dict[str, Any] = {}
+    for root in (catalog.shipped(), *dirs):
+        path = Path(root) / "defaults" / FILE
+        if path.exists():
+            for name, table in catalog.read_toml(path, Path(root)).items():
+                if isinstance(table, dict):
+                    merged.setdefault(name, {}).update(table)
+    return merged
+
+
+def score_of(device: Device, table: Mapping[str, Any]) -> Score:
+    """The score of a device: measured, or from its FP32 peak with the range of its kind.
+
+    Raises UsageError for a device that has neither.
+    """
+    found = table["score"].get(device.key)
+    if found:
+        few = found.get("submissions", 0)
+        basis = f"median of {few} submissions" if few else "median of submissions"
+        return Score(float(found["value"]), float(found["value"]), float(found["value"]), basis)
+    peak = device.peak.get("fp32")
+    if not peak or device.vendor not in {"NVIDIA", "AMD", "Intel"} or device.link.startswith(("gaudi", "tpu")):
+        known = ", ".join(sorted(table["score"]))
+        raise UsageError(f"{device.key} cannot render: no FP32 shaders are stated; scored devices: {known}")
+    kind = "other" if device.vendor != "NVIDIA" else "none"
+    if (
+        device.vendor == "NVIDIA"
+        and device.arch.split()[0] in RAY_TRACING
+        and not device.key.startswith(_COMPUTE_PARTS)
+    ):
+        kind = "ray_tracing"
+    rate = table["per_fp32_tflop"][kind]
+    value, low, high = (float(rate[n]) * peak / 1e12 for n in ("value", "low", "high"))
+    return Score(value, low, high, f"estimated from FP32: {rate['origin']}")
+
+
+def limited(counts: Mapping[str, int], scores: Mapping[str, Score], licences: int | None) -> dict[str, int]:
+    """The machines that licences leave in use, fastest first.
+
+    >>> s = {"a": Score(2.0, 2, 2, ""), "b": Score(1.0, 1, 1, "")}
+    >>> limited({"b": 10, "a": 4}, s, 6), limited({"b": 10, "a": 4}, s, None)
+    ({'a': 4, 'b': 2}, {'b': 10, 'a': 4})
+    """
+    if licences is None:
+        return dict(counts)
+    left, chosen = licences, {}
+    for device in sorted(counts, key=lambda d: -scores[d].value):
+        if left > 0:
+            chosen[device] = min(counts[device], left)
+            left -= chosen[device]
+    return chosen
+
+
+def summary(
+    ledger: Ledger,
+    farm: Farm,
+    owned: Mapping[str, int],
+    *,
+    order: str,
+    gpu_price: float,
+    licence_price: float,
+    licences: int,
+) -> dict[str, Any]:
+    """The answer of a farm: frame times, makespan and its lower bound, what binds, machine time and cost.
+
+    Prices are in USD a second; `owned` are all machines, of which licences may leave some idle.
+    """
+    queue = float(ledger["farm/random" if order == "random" else "farm/longest-first"])
+    store = float(ledger["farm/store"]) if "farm/store" in ledger else 0.0
+    makespan, work = max(queue, store), float(ledger["farm/work"])
+    used, all_owned = sum(farm.counts.values()), sum(owned.values())
+    answer: dict[str, Any] = {
+        "frames": farm.frames,
+        "gpus": all_owned,
+        "gpus_used": used,
+        "order": order,
+        "spread": farm.spread,
+        **{f"frame_time_s_{device}": float(ledger[f"frame/{device}/occupied"]) for device in farm.counts},
+        "work_days": work / DAY,
+        "makespan_days": makespan / DAY,
+        "makespan_low_days": max(work, float(ledger["farm/longest-first"]), store) / DAY,
+        "tail_pct": 100 * (queue / work - 1),
+        "gpu_hours": work * used / HOUR,  # computing, retries and loading included
+        "bound": "store" if store > queue else "licences" if used < all_owned else "machines",
+    }
+    speed = sum(n * farm.scores[d].value for d, n in farm.counts.items())
+    low = sum(n * farm.scores[d].low for d, n in farm.counts.items()) / speed
+    high = sum(n * farm.scores[d].high for d, n in farm.counts.items()) / speed
+    if high > low:
+        answer["makespan_if_scores_high_days"] = makespan / high / DAY
+        answer["makespan_if_scores_low_days"] = makespan / low / DAY
+    if gpu_price or licence_price:
+        machines = render.farm_cost(makespan * used, gpu_price)
+        answer["cost_usd"] = float(machines + render.farm_cost(makespan * licences, licence_price))
+    return answer

@@ -1,0 +1,304 @@
+"""Scientific codes on a cluster: names and sizes become columns, ledgers become rows of a curve."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpucalc.core.errors import DataError, UsageError, unknown
+from gpucalc.core.ledger import Columns, Ledger
+from gpucalc.core.units import parse_quantity
+from gpucalc.database import catalog
+from gpucalc.database.hardware import Cluster, Device
+from gpucalc.estimate.hpc import bound_of, estimate_fitted, estimate_hpcg, estimate_hpl, estimate_kernel
+from gpucalc.formulas import hpc
+
+FILE = "hpc_kernels.toml"
+PRECISIONS = ("fp64", "fp32")
+FP64_POOR = 1 / 8  # of the fp32 peak: below it double precision is emulated or an afterthought
+LIST_BENCHMARKS = ("hpl", "hpcg")
+MOST_GPUS = 10**6
+
+
+def constants(dirs: Sequence[Path] = ()) -> dict[str, Any]:
+    """The kernels and shares of the shipped file, then of a `defaults` folder of each user's database."""
+    merged: dict[str, Any] = {}
+    for root in (catalog.shipped(), *dirs):
+        path = Path(root) / "defaults" / FILE
+        if path.exists():
+            for name, table in catalog.read_toml(path, Path(root)).items():
+                known = merged.setdefault(name, {})
+                known.update(table)
+    return merged
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel in operations and bytes per unit of work."""
+
+    name: str
+    title: str
+    unit: str
+    precision: str
+    flops: float
+    bytes: float
+    memory: float
+    halo: float
+    reductions: float
+    overlap: float
+    compute: float
+    bandwidth: Mapping[str, float]
+    origin: str
+    problems: tuple[str, ...] = field(default=())
+
+
+def kernel_named(name: str, known: Mapping[str, Any], changes: Mapping[str, Any] | None = None) -> Kernel:
+    """A preset, or a kernel of one's own ("custom"), with stated properties in place of its own.
+
+    `changes` may hold flops, bytes, memory, halo, reductions, overlap, precision.
+    """
+    stated = {n: v for n, v in (changes or {}).items() if v is not None}
+    presets = known["kernel"]
+    word = name.strip().casefold()
+    if word == "custom":
+        missing = [n for n in ("flops", "bytes") if n not in stated]
+        if missing:
+            raise UsageError(f"a kernel of your own needs {' and '.join('--' + n for n in missing)} per unit")
+        base = {"title": "kernel as stated", "unit": "unit", "precision": "fp64", "origin": "stated", "compute": 0.6}
+        base |= {"bandwidth": presets["stencil"]["bandwidth"], "memory": 0.0, "halo": 0.0}
+    elif word in presets:
+        base = presets[word]
+    else:
+        raise unknown("kernel", name, (*presets, *LIST_BENCHMARKS, *known["scaling"], "custom"))
+    values = {"reductions": 0, "overlap": 0.0, **base, **stated}
+    return Kernel(
+        name=word,
+        title=values["title"],
+        unit=values["unit"],
+        precision=values["precision"],
+        flops=float(values["flops"]),
+        bytes=float(values["bytes"]),
+        memory=float(values["memory"]),
+        halo=float(values["halo"]),
+        reductions=float(values["reductions"]),
+        overlap=float(values["overlap"]),
+        compute=float(values["compute"]),
+        bandwidth=values["bandwidth"],
+        origin=values["origin"],
+    )
+
+
+def device_peak(device: Device, precision: str, *, matrix: bool = False) -> float:
+    """The peak of a kernel's arithmetic: vector units, or with `matrix` what HPL is counted against."""
+    if precision not in PRECISIONS:
+        raise unknown("precision of a kernel", precision, PRECISIONS)
+    names = [precision]
+    if matrix and device.vendor == "NVIDIA" and "fp64_tensor" in device.peak:
+        names = ["fp64_tensor"]
+    found = next((device.peak[n] for n in names if n in device.peak), None)
+    if found is None:
+        raise UsageError(
+            f"{device.key} states no {precision} peak ({device.file}), so a {precision} kernel cannot be timed on it; "
+            f"add {precision} to [peak.dense] in an overlay (--db)"
+        )
+    return found
+
+
+def poor_in_fp64(device: Device) -> str:
+    """A sentence where a device's double precision is no match for its single precision; empty otherwise."""
+    double, single = device.peak.get("fp64"), device.peak.get("fp32")
+    if double is None or single is None or double >= FP64_POOR * single:
+        return ""
+    return (
+        f"{device.key} is poor in FP64: {double / 1e12:.3g} of {single / 1e12:.3g} TFLOP/s; "
+        "its arithmetic may bind double-precision kernels"
+    )
+
+
+def grid(n: int, dimensions: int) -> tuple[int, int, int]:
+    """Blocks along x, y, z that cut a cube for `n` GPUs with the least surface, in up to `dimensions` of them.
+
+    >>> grid(8, 3), grid(8, 1), grid(12, 3), grid(2, 3)
+    ((2, 2, 2), (8, 1, 1), (3, 2, 2), (2, 1, 1))
+    """
+    best = (math.inf, (n, 1, 1))
+    if dimensions == 1:
+        return n, 1, 1
+    for x in _divisors(n):
+        rest = n // x
+        for y in _divisors(rest) if dimensions == 3 else (rest,):
+            parts = sorted((x, y, rest // y), reverse=True)
+            surface = sum(p for p in parts if p > 1)
+            best = min(best, (surface, (parts[0], parts[1], parts[2])))
+    return best[1]
+
+
+def _divisors(n: int) -> list[int]:
+    low = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
+    return sorted({*low, *(n // d for d in low)})
+
+
+def node_grid(parts: tuple[int, int, int], domain: int) -> tuple[int, int, int]:
+    """How much of a block grid one scale-up domain holds, as a block with the least surface to the outside.
+
+    >>> node_grid((4, 4, 4), 8), node_grid((8, 1, 1), 4), node_grid((3, 2, 2), 8)
+    ((2, 2, 2), (4, 1, 1), (3, 1, 2))
+    """
+    options = [
+        (x, y, z)
+        for x in _divisors(parts[0])
+        for y in _divisors(parts[1])
+        for z in _divisors(parts[2])
+        if x * y * z <= domain
+    ]
+    return min(options, key=lambda o: (sum(p / q for p, q in zip(parts, o, strict=True) if p > q), max(o), o))
+
+
+def question(
+    kernel: Kernel,
+    cluster: Cluster,
+    counts: Sequence[int],
+    units: Sequence[float],
+    known: Mapping[str, Any],
+    *,
+    dimensions: int = 3,
+    staged: bool = False,
+) -> Columns:
+    """The columns of a batch: one row for each number of GPUs, with the whole problem's size beside it."""
+    device = cluster.device
+    halo = known["halo"]
+    parts = [grid(n, dimensions) for n in counts]
+    inside = [node_grid(p, cluster.domain) for p in parts]
+    maker = device.vendor.casefold()
+    share = kernel.bandwidth.get(maker, kernel.bandwidth["other"])
+    link, network = cluster.link_bandwidth, halo["network_share"] * cluster.network_bandwidth_per_gpu
+    if staged:
+        host = parse_quantity(halo["staged"], "B/s")
+        link, network = min(host, link), min(host, network)
+    else:
+        link = halo["link_share"] * link
+    values: dict[str, Any] = {
+        "units": np.asarray(units, dtype=float),
+        "n_gpus": np.asarray(counts, dtype=float),
+        "flops_per_unit": kernel.flops,
+        "bytes_per_unit": kernel.bytes,
+        "memory_per_unit": kernel.memory,
+        "halo_bytes_per_unit": kernel.halo,
+        "reductions": kernel.reductions,
+        "overlap": kernel.overlap,
+        "kernel_peak": device_peak(device, kernel.precision),
+        "compute_efficiency": kernel.compute,
+        "memory_bandwidth": device.memory_bandwidth,
+        "bandwidth_efficiency": share,
+        "usable_bytes": device.usable_bytes,
+        "link_rate": link,
+        "network_rate": network,
+        "halo_latency": parse_quantity(halo["latency"], "s"),
+        "reduction_latency": parse_quantity(halo["reduction_latency"], "s"),
+    }
+    for axis, name in enumerate("xyz"):
+        values[f"parts_{name}"] = np.array([float(p[axis]) for p in parts])
+        values[f"node_parts_{name}"] = np.array([float(p[axis]) for p in inside])
+    if len(counts) == 1:
+        values = {n: float(v[0]) if isinstance(v, np.ndarray) else v for n, v in values.items()}
+    return Columns(values)
+
+
+def scaling_rows(
+    kernel: Kernel,
+    cluster: Cluster,
+    counts: Sequence[int],
+    units: Sequence[float],
+    known: Mapping[str, Any],
+    *,
+    weak: bool,
+    dimensions: int = 3,
+    staged: bool = False,
+) -> list[dict[str, Any]]:
+    """One row a number of GPUs; speed-up and efficiency against one GPU of the same problem, or of its share."""
+    device = cluster.device
+    alone = units[0] / counts[0] if weak else units[0]
+    batch = question(kernel, cluster, [1, *counts], [alone, *units], known, dimensions=dimensions, staged=staged)
+    ledger = estimate_kernel(batch)
+
+    def column(path: str) -> Any:
+        return np.broadcast_to(np.asarray(ledger[path], dtype=float), (len(counts) + 1,))
+
+    step, n = column("time/step"), np.asarray(batch["n_gpus"])
+    efficiency = hpc.weak_efficiency(step[0], step) if weak else hpc.strong_efficiency(step[0], step, n)
+    shares = np.broadcast_to(np.asarray(efficiency), step.shape)
+    rate, resident, halo = column("metric/rate"), column("memory/resident"), column("time/halo/exposed")
+    return [
+        {
+            "gpu": device.key,
+            "n_gpus": count,
+            "units": units[place - 1],
+            "step_time_s": float(step[place]),
+            "rate_per_s": float(rate[place]),
+            "speedup": float(shares[place] * count),
+            "efficiency_pct": 100 * float(shares[place]),
+            "halo_share_pct": 100 * float(halo[place] / step[place]),
+            "memory_gib": float(resident[place]) / 2**30,
+            "bound": bound_of(ledger, place),
+            "fit": "fits" if resident[place] <= device.usable_bytes else "oom",
+        }
+        for place, count in enumerate(counts, 1)
+    ]
+
+
+def family(device: Device) -> str:
+    """The family of a device in the list of HPL and HPCG results."""
+    if device.key.startswith(("a100", "a800")):
+        return "A100-40GB" if device.memory_bytes < 48e9 else "A100-80GB"
+    return device.arch
+
+
+def list_benchmark(
+    name: str, device: Device, n_gpus: float, known: Mapping[str, Any], *, trace: bool = False
+) -> Ledger:
+    """HPL or HPCG on a number of GPUs: matrix order, time and rate."""
+    shares = known["hpl"]["efficiency"] if name == "hpl" else known["hpcg"]["intensity"]
+    share = shares.get(family(device), shares["other"])
+    values: dict[str, Any] = {
+        "n_gpus": n_gpus,
+        "kernel_peak": device_peak(device, "fp64", matrix=True),
+        "memory_bandwidth": device.memory_bandwidth,
+        "usable_bytes": device.usable_bytes,
+        "memory_fill": known["hpl"]["memory_fill"],
+    }
+    values["hpl_efficiency" if name == "hpl" else "hpcg_intensity"] = share
+    estimate = estimate_hpl if name == "hpl" else estimate_hpcg
+    return estimate(Columns(values), trace=trace)
+
+
+def fitted_time(entry: Mapping[str, Any], counts: Sequence[int], *, trace: bool = False) -> Ledger:
+    """The ledger of a measured code of the shipped file at each number of GPUs."""
+    n = np.asarray(counts, dtype=float) if len(counts) > 1 else float(counts[0])
+    columns = {"n_gpus": n, **{p: float(entry[p]) for p in ("divided", "serial", "logarithmic")}}
+    return estimate_fitted(Columns(columns), trace=trace)
+
+
+def check_counts(counts: Sequence[int]) -> None:
+    """Refuse numbers of GPUs that no machine has."""
+    wrong = [n for n in counts if not 1 <= n <= MOST_GPUS]
+    if wrong:
+        raise UsageError(f"a number of GPUs must lie between 1 and {MOST_GPUS:,}, not {wrong[0]:,}")
+
+
+def shipped_rows() -> list[dict[str, str]]:
+    """The published figures of scientific codes that ship with the package."""
+    import csv
+    import io
+
+    path = catalog.shipped() / "measurements" / "cluster" / "hpc.csv"
+    try:
+        text = catalog.read_text(path, catalog.shipped())
+    except OSError as error:
+        raise DataError(f"{path.name} cannot be read: {error}") from None
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    return list(csv.DictReader(io.StringIO("\n".join(lines))))
