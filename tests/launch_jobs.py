@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import functools
-import json
 import re
 from pathlib import Path
 from typing import Any
 
+import yaml
 from hypothesis import strategies as st
 
 from gpucalc.core.errors import UsageError
 from gpucalc.database.hardware import Database
-from gpucalc.launch import start_of
+from gpucalc.launch import command_of, export, target_named
 from gpucalc.launch.job import Launch, make_launch
-from gpucalc.launch.read.shell import read_script
+from gpucalc.launch.read.shell.script import read_script
+from gpucalc.launch.target import find
 from gpucalc.layouts.label import Layout, label_cells
 
 DATA = Path(__file__).parent / "data" / "launch"
@@ -31,21 +32,26 @@ def database() -> Database:
 
 def launch(target: str, layout: str, job: dict[str, Any] = BIG, **more: Any) -> Launch:
     """A job of a label, completed for a target."""
-    return make_launch({**job, **label_cells(layout), **more}, database(), target)
+    return make_launch({**job, **label_cells(layout), **more}, database(), target_named(target).profile)
 
 
 def text_of(target: str, layout: str, job: dict[str, Any] = BIG, **more: Any) -> str:
     """What a target prints for a label."""
-    return start_of(launch(target, layout, job, **more), target).text
+    return command_of(launch(target, layout, job, **more), target_named(target)).text
 
 
 def refused(target: str, layout: str, job: dict[str, Any] = BIG, **more: Any) -> str:
     """The sentences of a refusal."""
     try:
-        start_of(launch(target, layout, job, **more), target)
+        command_of(launch(target, layout, job, **more), target_named(target))
     except UsageError as error:
         return str(error)
     raise AssertionError(f"{target} took {layout}")
+
+
+def wrapped(made: Launch, wrapper: str, target: str, kind: str = "") -> str:
+    """The script of a scheduler around a target."""
+    return export(made, target_named(target), find(wrapper, ("wrap",), "--to"), kind)[0]
 
 
 def recorded(name: str) -> str:
@@ -67,57 +73,24 @@ def argument_sets(text: str) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def block_yaml(text: str) -> dict[str, Any]:
-    """A reader of the YAML that the exporters write: block mappings and lists, flow lists, JSON scalars."""
-    lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
-    value, rest = _block(lines, 0)
-    assert rest == len(lines)
-    return value
+def yaml_document(text: str) -> dict[str, Any]:
+    """A YAML document, as PyYAML reads it; a key that stands twice is an error."""
+    document = yaml.load(text, Loader=_Strict)
+    assert isinstance(document, dict)
+    return document
 
 
-def _block(lines: list[str], at: int) -> tuple[Any, int]:
-    indent = len(lines[at]) - len(lines[at].lstrip())
-    mapping: dict[str, Any] = {}
-    items: list[Any] = []
-    while at < len(lines):
-        line = lines[at]
-        depth = len(line) - len(line.lstrip())
-        if depth < indent:
-            break
-        assert depth == indent, line
-        body = line.strip()
-        if body.startswith("- "):
-            item = [" " * (indent + 2) + body[2:]]
-            at += 1
-            while at < len(lines) and len(lines[at]) - len(lines[at].lstrip()) > indent:
-                item.append(lines[at])
-                at += 1
-            items.append(_block(item, 0)[0] if re.match(r"\S+: |\S+:$", body[2:]) else scalar(body[2:]))
-            continue
-        name, _, rest = body.partition(":")
-        name = str(scalar(name))
-        assert name not in mapping, f"{name} twice"
-        at += 1
-        if rest.strip():
-            mapping[name] = scalar(rest.strip())
-        elif at < len(lines) and len(lines[at]) - len(lines[at].lstrip()) > indent:
-            mapping[name], at = _block(lines, at)
-        else:
-            mapping[name] = None
-    return (items or mapping), at
+class _Strict(yaml.SafeLoader):
+    """PyYAML's safe loader, which by itself lets the last of two equal keys win."""
 
 
-def scalar(text: str) -> Any:
-    """A value in YAML."""
-    if text.startswith("["):
-        inner = re.findall(r'"(?:[^"\\]|\\.)*"|[^,\s\[\]]+', text)
-        return [scalar(item) for item in inner]
-    if text in {"null", "true", "false"} or text.startswith('"') or text == "{}":
-        return json.loads(text)
-    if re.fullmatch(r"-?\d+", text):
-        return int(text)
-    # YAML 1.1 takes 1e-05 for text: only a mantissa with a point makes a number.
-    return float(text) if re.fullmatch(r"-?\d+\.\d*(e[-+]?\d+)?", text) else text
+def _mapping(loader: _Strict, node: yaml.MappingNode) -> dict[Any, Any]:
+    names = [loader.construct_object(key) for key, _ in node.value]
+    assert len(set(names)) == len(names), f"a key stands twice among {names}"
+    return {name: loader.construct_object(value, deep=True) for name, (_, value) in zip(names, node.value, strict=True)}
+
+
+_Strict.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
 
 
 def flat(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:

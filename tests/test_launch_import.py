@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from launch_jobs import BIG, database, launch, layouts, recorded, same_layout, text_of
+from launch_jobs import BIG, database, launch, layouts, recorded, same_layout, text_of, wrapped
 
 from gpucalc.core.columns import INPUT
 from gpucalc.core.errors import DataError, GpucalcError, UsageError
 from gpucalc.jobs.training import resolve
-from gpucalc.launch import export, read_launch, start_of
+from gpucalc.launch import command_of, read_launch, target_named
 from gpucalc.launch.job import make_launch
 from gpucalc.layouts.label import Layout
 
@@ -61,8 +61,9 @@ def test_the_shape_finds_its_model_and_the_row_can_be_predicted() -> None:
 
 def round_trip(cells: dict[str, Any], target: str, kind: str, **beside: Any) -> None:
     try:
-        made = make_launch(cells, database(), target)
-        text = start_of(made, target).text
+        written = target_named(target)
+        made = make_launch(cells, database(), written.profile)
+        text = command_of(made, written).text
     except UsageError:
         assume(False)
         return
@@ -114,7 +115,7 @@ def test_deepspeed_round_trip(cells: dict[str, Any]) -> None:
 )
 def test_a_batch_script_reads_as_the_settings_in_it(target: str, layout: str, beside: dict[str, Any]) -> None:
     made = launch(target, layout)
-    cells, _ = read_launch(target, export(made, "sbatch", target)[0], beside)
+    cells, _ = read_launch(target, wrapped(made, "sbatch", target), beside)
     same_layout(made, {**beside, **cells})
 
 

@@ -69,7 +69,7 @@ class Names:
         from gpucalc.cli import comm, evaluate, hw, plan
         from gpucalc.core.columns import INPUT, MEASURED
         from gpucalc.database.profiles import profile_names
-        from gpucalc.launch import FRAMEWORK_TARGETS, TARGETS
+        from gpucalc.launch.target import sources, targets, wrappers
         from gpucalc.models.presets import preset_names
         from gpucalc.output import FORMATS
 
@@ -89,8 +89,9 @@ class Names:
             "--zero": ("0", "1", "2", "3"),
             "--objective": plan.OBJECTIVES,
             "--set": [f"{name}=" for name in INPUT if name not in MEASURED],
-            "--to": TARGETS,
-            "--launcher": tuple(FRAMEWORK_TARGETS),
+            "--to": (*targets(), *wrappers()),
+            "--from": sources(),
+            "--launcher": targets(),
             "--op": comm.OPERATIONS,
             "--phase": ("prefill", "decode"),
             "--mode": ("strong", "weak", "both"),

@@ -14,7 +14,9 @@ from gpucalc.cli.launched import launched_cells
 from gpucalc.cli.output import emit_rows, talk
 from gpucalc.core.columns import INPUT, INPUT_COLUMNS, KERNEL_COLUMNS, KINDS, cell_text
 from gpucalc.core.errors import DataError, UsageError, unknown
+from gpucalc.launch.target import sources
 
+_FROM = f"FILE holds launch settings: {', '.join(sources())}."
 MOST_NOTES = 8  # kinds of warning that are said of a file of rows
 Evaluator = Callable[[list[dict[str, str]]], list[dict[str, Any]]]
 
@@ -33,9 +35,7 @@ def evaluate(
     ] = None,
     source: Annotated[
         Optional[str],
-        typer.Option(
-            "--from", metavar="FRAMEWORK", help="FILE holds launch settings: megatron, deepspeed, torchtitan."
-        ),
+        typer.Option("--from", metavar="FRAMEWORK", help=_FROM),
     ] = None,
     gpu: opt.Gpu = None,
     gpus: opt.Gpus = None,

@@ -10,16 +10,14 @@ import typer
 from gpucalc.cli import options as opt
 from gpucalc.cli.output import talk
 from gpucalc.core.errors import UsageError
+from gpucalc.launch.target import Target, Wrapper, find, targets, wrappers
 
-TO = (
-    "megatron, nemo, deepspeed, torchtitan, torchtitan-recipe, accelerate, nanotron, horovod, sbatch, k8s; "
-    "vllm, sglang, trtllm."
-)
+_TO = f"Framework or engine: {', '.join(targets())}; or the script of a scheduler: {', '.join(wrappers())}."
 
 
 def export(
     model: opt.Model = None,
-    to: Annotated[Optional[str], typer.Option("--to", metavar="TARGET", help=TO)] = None,
+    to: Annotated[Optional[str], typer.Option("--to", metavar="TARGET", help=_TO)] = None,
     gpu: opt.Gpu = None,
     gpus: opt.Gpus = None,
     seq_len: opt.SeqLen = None,
@@ -36,10 +34,13 @@ def export(
     layout: opt.LayoutLabel = None,
     launcher: Annotated[
         Optional[str],
-        typer.Option("--launcher", metavar="TARGET", help="Framework inside sbatch and k8s; megatron without it."),
+        typer.Option(
+            "--launcher", metavar="TARGET", help="Framework inside the script of a scheduler; megatron without it."
+        ),
     ] = None,
     kind: Annotated[
-        Optional[str], typer.Option("--kind", metavar="KIND", help="With k8s: TrainJob, PyTorchJob or MPIJob.")
+        Optional[str],
+        typer.Option("--kind", metavar="KIND", help="Which manifest of k8s: TrainJob, PyTorchJob, JobSet, MPIJob."),
     ] = None,
     settings: opt.Settings = None,
     db: opt.Databases = None,
@@ -57,24 +58,27 @@ def export(
     | gpucalc export - --to sbatch
     """
     from gpucalc.cli.explain import row_from_stdin
-    from gpucalc.launch import AROUND, FRAMEWORK_TARGETS, TARGETS, target_named
-    from gpucalc.launch.write.serving_engines import SERVING_TARGETS, serving_target
+    from gpucalc.launch import TRAINING, target_named
     from gpucalc.layouts.label import label_cells
 
     if to is None:
-        raise UsageError(f"for which framework? write --to with one of {', '.join((*TARGETS, *SERVING_TARGETS))}")
-    engine = serving_target(to)
-    if engine is not None:
+        raise UsageError(f"for which framework? write --to with one of {', '.join((*targets(), *wrappers()))}")
+    found = find(to, ("write", "wrap"), "--to")
+    wrapper = found if isinstance(found, Wrapper) else None
+    if wrapper is None and launcher is not None:
+        raise UsageError(
+            f"--launcher has no meaning with --to {found.name}; it names the framework inside {' or '.join(wrappers())}"
+        )
+    if kind is not None and not (wrapper and wrapper.kinds):
+        raise UsageError(f"--kind has no meaning with --to {found.name}; it chooses the manifest of k8s")
+    target: Target = found if wrapper is None else target_named(launcher or TRAINING, "--launcher")
+    if target.starter is None and wrapper is not None:
+        raise UsageError(f"{target.name} serves; {wrapper.name} holds the launch of a training framework")
+    if target.job == "serving":
         from gpucalc.cli.serve import export_engine
 
-        export_engine(engine, opt.stated_options(locals()), model == "-", layout, settings, db, fabric)
+        export_engine(target, opt.stated_options(locals()), model == "-", layout, settings, db, fabric)
         return
-    target = target_named(to, (*TARGETS, *SERVING_TARGETS))
-    inner = target_named(launcher or "megatron", tuple(FRAMEWORK_TARGETS), "--launcher")
-    if launcher is not None and target not in AROUND:
-        raise UsageError(f"--launcher has no meaning with --to {target}; it names the framework inside sbatch or k8s")
-    if kind is not None and target != "k8s":
-        raise UsageError(f"--kind has no meaning with --to {target}; it chooses the manifest of k8s")
     base = row_from_stdin() if model == "-" else None
     cells: dict[str, Any] = opt.job_cells(
         opt.stated_options(locals()),
@@ -93,9 +97,8 @@ def export(
     from gpucalc.launch import export as written
     from gpucalc.launch.job import make_launch
 
-    framework = inner if target in AROUND else target
-    launch = make_launch(cells, database, framework, profile=profile, fabric=fabric)
-    text, said = written(launch, target, inner, kind or "")
+    launch = make_launch(cells, database, target.profile, profile=profile, fabric=fabric)
+    text, said = written(launch, target, wrapper, kind or "")
     sys.stdout.write(text)
     sys.stdout.flush()
     talk(*(f"note: {line}" for line in (*launch.warnings, *said)))

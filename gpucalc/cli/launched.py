@@ -23,7 +23,7 @@ def launched_cells(file: str, source: str, stated: Mapping[str, Any]) -> dict[st
     Raises UsageError with everything that is contradictory, or missing from both.
     """
     from gpucalc.launch import read_launch
-    from gpucalc.launch.read.source import read_source
+    from gpucalc.launch.source import read_source
 
     read, notes = read_launch(source, read_source(file), stated)
     cells = {**read, **stated}

@@ -10,9 +10,10 @@ import typer
 
 from gpucalc.cli import options as opt
 from gpucalc.cli.output import emit_document, emit_rows, talk
-from gpucalc.core.errors import ExitStatus, UsageError, unknown
+from gpucalc.core.errors import ExitStatus, UsageError
+from gpucalc.launch.target import Wrapper, find, wrappers
 
-MANIFESTS = ("sbatch", "k8s")
+_TO = f"Write the script of {' or '.join(wrappers())} for the best."
 NODES_SHOWN = 12
 
 
@@ -51,7 +52,7 @@ def schedule(
     fabrics: Annotated[
         bool, typer.Option("--fabrics", help="Compare the topologies of the database for the layout instead.")
     ] = False,
-    to: Annotated[opt.Text, typer.Option("--to", metavar="TARGET", help="Write sbatch or k8s for the best.")] = None,
+    to: Annotated[opt.Text, typer.Option("--to", metavar="TARGET", help=_TO)] = None,
     settings: opt.Settings = None,
     fabric: opt.Fabric = None,
     profile: opt.Profile = None,
@@ -67,8 +68,7 @@ def schedule(
     gpucalc schedule --gpu h100-sxm-80gb --gpus 64 --free 20x8,6x4,10x0
     """
     form = opt.chosen_format(form)
-    if to is not None and to.strip().casefold() not in MANIFESTS:
-        raise unknown("value of --to", to, MANIFESTS)
+    wrapper: Wrapper | None = find(to, ("wrap",), "--to") if to is not None else None
     database = opt.open_database(db)
     options: dict[str, Any] = {"profile": profile, "fabric": fabric}
     sizes = _sizes(gpus, fabrics)
@@ -83,7 +83,7 @@ def schedule(
         grown = [job, *(_job(_grown(job.cells, cells, n), database, options) for n in sizes[1:])]
         return _fabrics(grown, database, topology, form, columns)
     return _place(job, cells, database, options, free, state, leaf_nodes, per_node, topology, utilisation,
-                  mean_run, median_run, to, form, columns)  # fmt: skip
+                  mean_run, median_run, wrapper, form, columns)  # fmt: skip
 
 
 def _sizes(text: str | None, several: bool) -> list[int]:
@@ -139,7 +139,7 @@ def _place(
     utilisation: str | None,
     mean_run: str | None,
     median_run: str | None,
-    to: str | None,
+    wrapper: Wrapper | None,
     form: str,
     columns: str | None,
 ) -> int:
@@ -171,8 +171,8 @@ def _place(
     ranked = scheduler.score(scheduler.placements(nodes, needed, share), job, shape.oversubscription)
     before = scheduler.filter_gang(nodes, needed, share)
     best = ranked[0][0]
-    if to is not None:
-        sys.stdout.write(scheduler.manifest(cells, db, to.strip().casefold(), best, **options))
+    if wrapper is not None:
+        sys.stdout.write(_script(cells, db, wrapper, best, options))
         talk(f"note: {_said(best)}")
         return ExitStatus.OK
     rows = [
@@ -205,6 +205,16 @@ def _place(
         emit_rows(form, list(queue[0]), queue)
     talk(*_lines(before, best, needed, share, sum(n.free for n in nodes), shape, job, queue))
     return ExitStatus.OK
+
+
+def _script(cells: Mapping[str, Any], db: Any, wrapper: Wrapper, best: Any, options: Mapping[str, Any]) -> str:
+    """A layout's launch in the script of a scheduler, bound to the nodes of a placement."""
+    from gpucalc.launch import TRAINING, export, target_named
+    from gpucalc.launch.job import Placed, make_launch
+
+    target = target_named(TRAINING)
+    launch = make_launch(cells, db, target.profile, **options)
+    return export(launch, target, wrapper, placed=Placed(tuple(best.blocks), best.leaves, best.strategy))[0]
 
 
 def _queue(

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
 from gpucalc.cli import options as opt
 from gpucalc.cli.output import emit_document, emit_rows, talk
 from gpucalc.core.errors import ExitStatus, UsageError
+
+if TYPE_CHECKING:
+    from gpucalc.launch.target import Target
 
 Text = Optional[str]
 SHOWN = (
@@ -188,7 +191,7 @@ def _cells(stated: Mapping[str, str | None], settings: list[str] | None, layout:
 
 
 def export_engine(
-    target: str,
+    target: Target,
     options: Mapping[str, str | None],
     piped: bool,
     layout: str | None,
@@ -199,21 +202,21 @@ def export_engine(
     """Write a serving layout as the launch settings of an engine; `piped`: a row of serve on standard input."""
     from gpucalc.jobs.serving import resolve_serving
     from gpucalc.jobs.serving_schema import CLUSTER_CELLS
-    from gpucalc.launch.write.serving_engines import engine_settings
+    from gpucalc.launch import export
 
     taken = {"model", "precision", *CLUSTER_CELLS}
     unused = [opt.FLAGS[name] for name, value in options.items() if value is not None and name not in taken]
     if unused:
         raise UsageError(
-            f"{', '.join(unused)} has no meaning with --to {target}; lengths and load are --set isl=2048 osl=256 "
+            f"{', '.join(unused)} has no meaning with --to {target.name}; lengths and load are --set isl=2048 osl=256 "
             "concurrency=64, one pair each"
         )
     stated = {name: value for name, value in options.items() if name in taken}
-    base = _piped_row() if piped else {"framework": target}
+    base = _piped_row() if piped else {"framework": target.name}
     if layout is None and not piped and not any(pair.strip().startswith("tp=") for pair in settings or ()):
         raise UsageError("which layout? write --layout with a label of serve, such as tp8-dp2")
     cells = _cells({**base, **{n: v for n, v in stated.items() if v is not None}}, settings, layout)
-    text, said = engine_settings(resolve_serving(cells, opt.open_database(db), fabric), target)
+    text, said = export(resolve_serving(cells, opt.open_database(db), fabric), target)
     sys.stdout.write(text)
     sys.stdout.flush()
     talk(*(f"note: {line}" for line in said))

@@ -12,18 +12,6 @@ from gpucalc.database.hardware import Database, Device
 from gpucalc.jobs.training import predict, resolve
 from gpucalc.models.model import Model, resolve_preset
 
-# The framework whose software profile fills the cells that a question leaves open, by target.
-FRAMEWORKS = {
-    "megatron": "megatron-core",
-    "nemo": "nemo",
-    "deepspeed": "deepspeed",
-    "torchtitan": "torchtitan",
-    "torchtitan-recipe": "torchtitan",
-    "accelerate": "accelerate",
-    "nanotron": "megatron-core",
-    "horovod": "eager",
-}
-
 
 @dataclass(frozen=True)
 class Launch:
@@ -71,9 +59,33 @@ class Launch:
         """Layers of the longest pipeline stage."""
         return -(-self.model.layers // int(self["pp"]))
 
+    def rule_cells(self) -> dict[str, Any]:
+        """The cells by which `legality` judges a job."""
+        m = self.model
+        return {
+            **self.cells,
+            "n_gpus": self.n_gpus,
+            "layers": m.layers,
+            "heads": m.heads,
+            "kv_heads": m.kv_heads,
+            "latent": m.is_mla,
+            "experts": m.experts,
+            "tied": m.tied_embeddings,
+            "micro_batches": self.micro_batches,
+        }
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Nodes that a job is bound to: their names, and the leaf switches that they hang on."""
+
+    nodes: tuple[str, ...]
+    leaves: int
+    strategy: str
+
 
 @dataclass
-class Start:
+class LaunchCommand:
     """What starts a job: `program` follows the starter's own options, a list of words a line.
 
     `text` is what the target prints alone; `files` (name → content) are written beside the command when a
@@ -84,20 +96,19 @@ class Start:
     program: list[list[str]]
     files: dict[str, str] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
-    starter: str = "torchrun"
     comments: tuple[str, ...] = ()
     talk: tuple[str, ...] = ()
 
 
 def make_launch(
-    cells: Mapping[str, Any], db: Database, target: str, *, profile: str | None = None, fabric: str | None = None
+    cells: Mapping[str, Any], db: Database, framework: str, *, profile: str | None = None, fabric: str | None = None
 ) -> Launch:
-    """Complete the cells of one row for a target.
+    """Complete the cells of one row; `framework` (`Target.profile`) counts where they name none.
 
     An open recomputation is decided by the estimate: the least that fits. Raises UsageError for a job that is
     impossible, or whose GPUs are no whole number of nodes.
     """
-    asked = {"framework": FRAMEWORKS.get(target, "megatron-core")} | {n: v for n, v in cells.items() if v is not None}
+    asked = {"framework": framework} | {n: v for n, v in cells.items() if v is not None}
     job = resolve(asked, db, profile=profile, fabric=fabric)
     problems = _problems(job.cells, job.model)
     per_node = min(job.cluster.gpus_per_node, job.cluster.n_gpus)

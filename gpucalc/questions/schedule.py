@@ -16,7 +16,7 @@ import numpy as np
 
 from gpucalc.core.errors import DataError, InfeasibleError, UsageError
 from gpucalc.core.ledger import Columns, Ledger
-from gpucalc.database.hardware import Database, Topology
+from gpucalc.database.hardware import Topology
 from gpucalc.estimate.training import estimate_training
 from gpucalc.formulas import gang, placement_scale, topology
 from gpucalc.jobs import training as jobs
@@ -389,23 +389,3 @@ def at_scale(job: jobs.Job, shapes: Sequence[Topology]) -> list[dict[str, Any]]:
             }
         )
     return rows
-
-
-def manifest(cells: Mapping[str, Any], db: Database, target: str, placement: Placement, **options: Any) -> str:
-    """The sbatch script or Kubernetes manifest of a layout, bound to the nodes of a placement."""
-    from gpucalc.launch import export
-    from gpucalc.launch.job import make_launch
-
-    launch = make_launch(cells, db, "megatron", **options)
-    text, _ = export(launch, target, "megatron", "")
-    names = list(placement.blocks)
-    if target == "sbatch":
-        lines = f"#SBATCH --nodelist={','.join(names)}\n#SBATCH --switches={placement.leaves}\n"
-        return text.replace("#SBATCH --exclusive\n", f"#SBATCH --exclusive\n{lines}", 1)
-    queue = (
-        "# The gang is admitted whole by Kueue: create the LocalQueue and label nodes with their leaf switch.\n"
-        f"# Placement by {placement.strategy}: {len(names)} nodes on {placement.leaves} leaf switches.\n"
-    )
-    head, mark, rest = text.partition("metadata:\n")
-    labels = '  labels:\n    kueue.x-k8s.io/queue-name: "gpu"\n'
-    return queue + head + mark + labels + rest

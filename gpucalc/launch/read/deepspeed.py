@@ -8,8 +8,9 @@ from typing import Any
 
 from gpucalc.core.errors import DataError
 from gpucalc.launch import legality
-from gpucalc.launch.read.command import Command, find_command
-from gpucalc.launch.read.shell import read_script
+from gpucalc.launch.read.shell.command import Command, find_command
+from gpucalc.launch.read.shell.script import read_script
+from gpucalc.launch.target import Source
 
 # Top-level keys that cannot change what is predicted, or that are read below.
 KNOWN = frozenset(
@@ -266,3 +267,6 @@ class _Reader:
                 f"train_batch_size {total} is not micro·accumulation·dp = {micro}·{steps}·{dp} = {micro * steps * dp}"
             )
         return found | {"global_batch": total, "micro_batch": micro}
+
+
+SOURCE = Source(("deepspeed",), read, "the JSON, or a script that writes it")

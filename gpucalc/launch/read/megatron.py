@@ -7,8 +7,9 @@ from typing import Any
 
 from gpucalc.core.errors import DataError
 from gpucalc.launch import legality
-from gpucalc.launch.read.command import Command, find_command, near_flag
-from gpucalc.launch.read.shapes import same_shape
+from gpucalc.launch.read.shell.command import Command, find_command, near_flag
+from gpucalc.launch.shapes import same_shape
+from gpucalc.launch.target import Source
 
 INTEGERS = {
     "--num-layers": "layers",
@@ -417,3 +418,6 @@ class _Reader:
                 self.problems.append("--overlap-moe-expert-parallel-comm with a pipeline needs virtual stages")
         if cells["vpp"] > 1 and f.get("--no-overlap-p2p-communication") and cells["pp"] <= 2:
             self.problems.append("interleaving without p2p overlap needs pp > 2")
+
+
+SOURCE = Source(("megatron", "megatron-lm", "megatron-core"), read, "a command or script")

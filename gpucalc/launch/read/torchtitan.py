@@ -7,9 +7,11 @@ from typing import Any
 
 from gpucalc.core.errors import DataError, GpucalcError, UsageError, shown, suggestion
 from gpucalc.launch import legality
-from gpucalc.launch.read.command import Command
-from gpucalc.launch.read.torchtitan_settings import KNOWN, SILENT, settings
-from gpucalc.launch.write.torchtitan import FLAVORS, RECIPES
+from gpucalc.launch.read._torchtitan_settings import KNOWN, SILENT, settings
+from gpucalc.launch.read.shell.command import Command
+from gpucalc.launch.target import Source
+from gpucalc.launch.write.torchtitan import FLAVORS
+from gpucalc.launch.write.torchtitan_recipe import RECIPES
 from gpucalc.models.model import load_model
 
 SECTIONS = ("model", "training", "parallelism", "activation_checkpoint", "compile", "quantize")
@@ -310,3 +312,6 @@ class _Reader:
             self.problems.append(
                 "data_parallel_replicate_degree > 1 with tp, pp or ep needs data_parallel_shard_degree > 1"
             )
+
+
+SOURCE = Source(("torchtitan",), read, "TOML, --section.key flags, or a recipe")

@@ -1,1 +1,4 @@
-"""A layout written as the settings of the frameworks that run it: one module a target."""
+"""Launch settings of each framework and engine: one module a target, whose file name is its name.
+
+A module exports TARGET. Names that begin with an underscore are helpers, not targets.
+"""

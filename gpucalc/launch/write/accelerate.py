@@ -9,10 +9,10 @@ from typing import Any
 
 from gpucalc.core.errors import UsageError
 from gpucalc.launch import legality
-from gpucalc.launch.job import Launch, Start, preset_facts
-from gpucalc.launch.write.megatron import rule_cells
-from gpucalc.launch.write.start import PORT, commented
-from gpucalc.launch.write.text import yaml_text
+from gpucalc.launch.job import Launch, LaunchCommand, preset_facts
+from gpucalc.launch.starter import ACCELERATE, PORT
+from gpucalc.launch.target import Target
+from gpucalc.launch.text import commented, yaml_text
 
 FILE = "accelerate.yaml"
 # Transformer layers whose class is not the architecture's name and DecoderLayer.
@@ -50,7 +50,7 @@ def problems(launch: Launch) -> list[str]:
 
 def _plugin_problems(launch: Launch) -> list[str]:
     c = launch
-    found = legality.megatron(rule_cells(launch))
+    found = legality.megatron(launch.rule_cells())
     if c["cp"] > 1:
         found.append(f"accelerate's Megatron-LM plugin has no context parallel degree (cp={c['cp']})")
     if launch.zero_stage >= 2:
@@ -160,7 +160,7 @@ def _fsdp(launch: Launch) -> dict[str, Any]:
     }
 
 
-def start(launch: Launch) -> Start:
+def start(launch: Launch) -> LaunchCommand:
     """The YAML, and the command that reads it."""
     c = launch
     said = [
@@ -176,4 +176,7 @@ def start(launch: Launch) -> Start:
         said.append(f"recompute {c['recompute']} is set in your code (gradient_checkpointing_enable)")
     text = commented(launch, tuple(said)) + yaml_text(configuration(launch))
     program = [["--config_file", FILE, "train.py"]]
-    return Start(text, program, files={FILE: text}, starter="accelerate", comments=tuple(said))
+    return LaunchCommand(text, program, files={FILE: text}, comments=tuple(said))
+
+
+TARGET = Target(("accelerate", "fsdp"), problems, start, "accelerate", ACCELERATE)

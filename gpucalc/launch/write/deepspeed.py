@@ -6,9 +6,10 @@ import json
 from typing import Any
 
 from gpucalc.launch import legality
-from gpucalc.launch.job import Launch, Start
-from gpucalc.launch.write.megatron import rule_cells
-from gpucalc.launch.write.start import headline
+from gpucalc.launch.job import Launch, LaunchCommand
+from gpucalc.launch.starter import TORCHRUN
+from gpucalc.launch.target import Target
+from gpucalc.launch.text import headline
 
 FILE = "ds_config.json"
 PRECISIONS = ("bf16", "fp16", "fp32", "tf32")
@@ -17,7 +18,7 @@ PRECISIONS = ("bf16", "fp16", "fp32", "tf32")
 def problems(launch: Launch) -> list[str]:
     """Everything that the JSON cannot express or DeepSpeed refuses, in sentences."""
     c = launch
-    found = legality.deepspeed(rule_cells(launch) | {"zero_stage": launch.zero_stage})
+    found = legality.deepspeed(launch.rule_cells() | {"zero_stage": launch.zero_stage})
     # Combinations that DeepSpeed has not validated (deepspeed/runtime/engine.py) are not written; a file that holds
     # them is read all the same.
     if c["tp"] > 1 and launch.zero_stage == 3:
@@ -79,7 +80,7 @@ def configuration(launch: Launch) -> dict[str, Any]:
     return document
 
 
-def start(launch: Launch) -> Start:
+def start(launch: Launch) -> LaunchCommand:
     """The file, and the command that reads it."""
     text = json.dumps(configuration(launch), indent=2) + "\n"
     layers = f" of {launch['recompute_layers']} layers a stage" if launch["recompute_layers"] else ""
@@ -94,4 +95,7 @@ def start(launch: Launch) -> Start:
     )
     talk = (headline(launch), *comments, command)
     program = [["train.py", "--deepspeed", "--deepspeed_config", FILE]]
-    return Start(text, program, files={FILE: text}, comments=comments, talk=talk)
+    return LaunchCommand(text, program, files={FILE: text}, comments=comments, talk=talk)
+
+
+TARGET = Target(("deepspeed",), problems, start, "deepspeed", TORCHRUN)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from gpucalc.launch.job import Launch, Start
-from gpucalc.launch.write.start import commented
+from gpucalc.launch.job import Launch, LaunchCommand
+from gpucalc.launch.starter import HOROVODRUN
+from gpucalc.launch.target import Target
+from gpucalc.launch.text import commented
 
 
 def problems(launch: Launch) -> list[str]:
@@ -25,7 +27,7 @@ def problems(launch: Launch) -> list[str]:
     return found
 
 
-def start(launch: Launch) -> Start:
+def start(launch: Launch) -> LaunchCommand:
     """The command: one process a GPU, on placeholder hosts where there are several."""
     c = launch
     said = [
@@ -42,4 +44,7 @@ def start(launch: Launch) -> Start:
     text = commented(launch, tuple(said)) + command + " ".join(program) + "\n"
     # The same tuning as variables, for starters other than horovodrun.
     environment = {"HOROVOD_FUSION_THRESHOLD": str(128 * 2**20), "HOROVOD_CYCLE_TIME": "3.5"}
-    return Start(text, [program], environment=environment, starter="horovodrun", comments=tuple(said))
+    return LaunchCommand(text, [program], environment=environment, comments=tuple(said))
+
+
+TARGET = Target(("horovod", "horovodrun"), problems, start, "eager", HOROVODRUN)

@@ -7,8 +7,9 @@ from typing import Any
 
 from gpucalc.core.errors import UsageError
 from gpucalc.launch import legality
-from gpucalc.launch.job import Launch, Start, preset_facts
-from gpucalc.launch.write.start import script
+from gpucalc.launch.job import Launch, LaunchCommand, preset_facts
+from gpucalc.launch.starter import TORCHRUN
+from gpucalc.launch.target import Target
 
 BEFORE_BLACKWELL = ("volta", "turing", "ampere", "ada", "hopper")
 CP_COMM = {"ring": "p2p", "ag": "all_gather", "ulysses": "a2a"}
@@ -26,26 +27,10 @@ OPTIMIZERS = {"adam": [], "sgd": ["--optimizer", "sgd"], "muon": ["--optimizer",
 SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
 
 
-def rule_cells(launch: Launch) -> dict[str, Any]:
-    """The cells by which `legality` judges a job."""
-    m = launch.model
-    return {
-        **launch.cells,
-        "n_gpus": launch.n_gpus,
-        "layers": m.layers,
-        "heads": m.heads,
-        "kv_heads": m.kv_heads,
-        "latent": m.is_mla,
-        "experts": m.experts,
-        "tied": m.tied_embeddings,
-        "micro_batches": launch.micro_batches,
-    }
-
-
 def problems(launch: Launch) -> list[str]:
     """Everything that Megatron-LM cannot express or refuses, in sentences."""
     c = launch
-    found = legality.megatron(rule_cells(launch)) + _model_problems(launch)
+    found = legality.megatron(launch.rule_cells()) + _model_problems(launch)
     if c["schedule"] not in {"none", "1f1b", "interleaved"}:
         found.append(f"Megatron-LM runs 1F1B, or interleaved with vpp > 1; it has no schedule {c['schedule']}")
     if c["precision"] not in PRECISIONS:
@@ -92,7 +77,7 @@ def _model_problems(launch: Launch) -> list[str]:
     return [f"{m.name} has {what}, which pretrain_gpt.py has no flags for" for what, there in lacks.items() if there]
 
 
-def start(launch: Launch) -> Start:
+def start(launch: Launch) -> LaunchCommand:
     """The command that starts the job."""
     program = [["pretrain_gpt.py"], *arguments(launch)]
     environment = {}
@@ -100,8 +85,8 @@ def start(launch: Launch) -> Start:
     early = launch.device.arch.split()[0].casefold() in BEFORE_BLACKWELL if launch.device.arch else False
     if early and launch.zero_stage < 2 and (launch["tp"] > 1 or launch["cp"] > 1):
         environment["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
-    result = Start("", program, environment=environment, comments=_comments(launch))
-    result.text = script(launch, result)
+    result = LaunchCommand("", program, environment=environment, comments=_comments(launch))
+    result.text = TORCHRUN.script(launch, result)
     return result
 
 
@@ -289,3 +274,6 @@ def _comments(launch: Launch) -> tuple[str, ...]:
 def quoted(words: list[str]) -> str:
     """Words as a shell reads them."""
     return " ".join(shlex.quote(word) for word in words)
+
+
+TARGET = Target(("megatron", "megatron-lm", "megatron-core"), problems, start, "megatron-core", TORCHRUN)

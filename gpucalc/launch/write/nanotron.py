@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpucalc.launch.job import Launch, Start, is_llama_type, preset_facts
-from gpucalc.launch.write.start import commented
-from gpucalc.launch.write.text import yaml_text
+from gpucalc.launch.job import Launch, LaunchCommand, is_llama_type, preset_facts
+from gpucalc.launch.starter import TORCHRUN
+from gpucalc.launch.target import Target
+from gpucalc.launch.text import commented, yaml_text
 
 FILE = "nanotron.yaml"
 ENGINES = {"1f1b": "1f1b", "gpipe": "afab", "none": "1f1b"}
@@ -130,10 +131,13 @@ def configuration(launch: Launch) -> dict[str, Any]:
     }
 
 
-def start(launch: Launch) -> Start:
+def start(launch: Launch) -> LaunchCommand:
     """The YAML, and the command that reads it."""
     comments = (*launch.comments, "data, tokenizer, learning rate and number of steps are placeholders")
     text = commented(launch, comments) + yaml_text(configuration(launch))
     environment = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}  # README of nanotron: wanted for tensor parallelism
     program = [["run_train.py", "--config-file", FILE]]
-    return Start(text, program, files={FILE: text}, environment=environment, comments=comments)
+    return LaunchCommand(text, program, files={FILE: text}, environment=environment, comments=comments)
+
+
+TARGET = Target(("nanotron",), problems, start, "megatron-core", TORCHRUN)

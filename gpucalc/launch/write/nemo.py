@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpucalc.launch.job import Launch, Start
+from gpucalc.launch.job import Launch, LaunchCommand
+from gpucalc.launch.shapes import preset_of
+from gpucalc.launch.starter import TORCHRUN
+from gpucalc.launch.target import Target
 from gpucalc.launch.write import megatron
-from gpucalc.launch.write.start import script
-from gpucalc.launch.write.torchtitan import preset_of
 
 # preset → recipe. The first two as in the release of August 2026, whose names tell GPUs and precision; the others
 # as in Megatron-Bridge 0.3.1 (megatron/bridge/recipes), which later releases extend in the same way.
@@ -106,7 +107,7 @@ def overrides(launch: Launch) -> dict[str, Any]:
     return values
 
 
-def start(launch: Launch) -> Start:
+def start(launch: Launch) -> LaunchCommand:
     """The command that starts the job."""
     c = launch
     preset = preset_of(launch.model, RECIPES) or ""
@@ -130,10 +131,13 @@ def start(launch: Launch) -> Start:
             "Megatron-Bridge reduces gradients in fp32, where the estimate took bf16: 2 bytes a parameter more"
         )
     comments.append("data and number of steps are placeholders")
-    result = Start("", program, environment=base.environment, comments=tuple(comments))
-    result.text = script(launch, result)
+    result = LaunchCommand("", program, environment=base.environment, comments=tuple(comments))
+    result.text = TORCHRUN.script(launch, result)
     return result
 
 
 def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+TARGET = Target(("nemo", "megatron-bridge"), problems, start, "nemo", TORCHRUN)

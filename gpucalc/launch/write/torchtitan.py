@@ -1,22 +1,19 @@
-"""torchtitan: the TOML of v0.2.2, the last release that reads it, and the Python recipe that came after.
-
-Names of torchtitan/config/job_config.py at 73a0e697 (v0.2.2) and torchtitan/config/configs.py at b5bcd76c.
-"""
+"""torchtitan: the TOML of v0.2.2, the last release that reads it (torchtitan/config/job_config.py at 73a0e697)."""
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Mapping
 from typing import Any
 
 from gpucalc.core.errors import UsageError
 from gpucalc.launch import legality
-from gpucalc.launch.job import Launch, Start
-from gpucalc.launch.write.megatron import rule_cells
-from gpucalc.launch.write.start import commented
-from gpucalc.launch.write.text import toml_text
-from gpucalc.models.model import Model, load_model
+from gpucalc.launch.job import Launch, LaunchCommand
+from gpucalc.launch.shapes import preset_of
+from gpucalc.launch.starter import TORCHRUN
+from gpucalc.launch.target import Target
+from gpucalc.launch.text import commented, toml_text
 
-FILE, RECIPE_FILE = "job.toml", "recipe.py"
+FILE = "job.toml"
 
 # preset → the model and flavor that hold its shape in torchtitan.
 FLAVORS: dict[str, tuple[str, str]] = {
@@ -37,7 +34,6 @@ FLAVORS: dict[str, tuple[str, str]] = {
     "llama-4-scout-17b-16e": ("llama4", "17bx16e"),
     "llama-4-maverick-17b-128e": ("llama4", "17bx128e"),
 }
-RECIPES = {"llama-3.1-8b": "llama3_8b", "llama-3.1-70b": "llama3_70b", "llama-3.1-405b": "llama3_405b"}
 SCHEDULES = {
     "gpipe": "GPipe",
     "1f1b": "1F1B",
@@ -45,27 +41,7 @@ SCHEDULES = {
     "dualpipe-v": "DualPipeV",
 }
 PRECISIONS = ("bf16", "bf16-true", "fp32", "fp8", "mxfp8")
-RECIPE_PRECISIONS = ("bf16",)
 ROTATE = {"ag": "allgather", "ring": "alltoall"}
-SIGNS = ("layers", "hidden", "heads", "kv_heads", "head_dim", "vocab", "experts", "experts_per_token")
-
-
-@functools.lru_cache(maxsize=64)
-def _signature(preset: str) -> tuple[Any, ...]:
-    return signature(load_model(preset))
-
-
-def signature(model: Model) -> tuple[Any, ...]:
-    """The numbers by which two models are the same shape."""
-    wide = (model.ffn_hidden if model.dense_layers else 0, model.expert_ffn_hidden, model.shared_expert_ffn_hidden)
-    latent = (model.kv_lora_rank, model.moe_layers, model.linear_layers)
-    return (*(getattr(model, name) for name in SIGNS), *wide, *latent)
-
-
-def preset_of(model: Model, known: dict[str, Any]) -> str | None:
-    """The preset among `known` that has the model's shape."""
-    own = signature(model)
-    return next((preset for preset in known if _signature(preset) == own), None)
 
 
 def shards(launch: Launch) -> tuple[int, int]:
@@ -112,17 +88,21 @@ def stages(layers: int, pp: int, chunks: int) -> tuple[int, int, int]:
     return longest, first, last
 
 
-def problems(launch: Launch, *, recipe: bool = False) -> list[str]:
-    """Everything that torchtitan cannot express or refuses, in sentences."""
+def problems(launch: Launch) -> list[str]:
+    """Everything that the TOML cannot express or torchtitan refuses, in sentences."""
+    return refusals(launch, FLAVORS, PRECISIONS, recipe=False)
+
+
+def refusals(launch: Launch, known: Mapping[str, Any], precisions: tuple[str, ...], *, recipe: bool) -> list[str]:
+    """What torchtitan refuses, with the shapes and the precisions that a form of its settings knows."""
     c = launch
-    known: dict[str, Any] = RECIPES if recipe else FLAVORS
     found: list[str] = []
     try:
         _, shard = shards(launch)
     except UsageError as error:
         found += error.problems
         shard = int(c["dp"])
-    found += legality.torchtitan({**rule_cells(launch), "dp_shard": shard}, recipe=recipe)
+    found += legality.torchtitan({**launch.rule_cells(), "dp_shard": shard}, recipe=recipe)
     if preset_of(launch.model, known) is None:
         what = "recipe" if recipe else "flavor"
         found.append(f"torchtitan has no {what} of the shape of {launch.model.name}; it has {', '.join(known)}")
@@ -130,9 +110,8 @@ def problems(launch: Launch, *, recipe: bool = False) -> list[str]:
         found.append("torchtitan v0.2.2 always runs tp with sequence parallelism; add sp")
     if c["pp"] > 1:
         found += _schedule_problems(launch)
-    allowed = RECIPE_PRECISIONS if recipe else PRECISIONS
-    if c["precision"] not in allowed:
-        found.append(f"precision {c['precision']} is not written for torchtitan; it takes {', '.join(allowed)}")
+    if c["precision"] not in precisions:
+        found.append(f"precision {c['precision']} is not written for torchtitan; it takes {', '.join(precisions)}")
     if launch.model.experts and c["ep"] == 1 and c["etp"] != c["tp"]:
         found.append(f"torchtitan splits experts over tp={c['tp']} where ep is 1, not over etp={c['etp']}")
     if c["cp"] > 1 and c["cp_kind"] == "ulysses":
@@ -187,7 +166,8 @@ def _pipeline(launch: Launch) -> dict[str, Any]:
     }
 
 
-def _parallelism(launch: Launch) -> dict[str, Any]:
+def parallelism(launch: Launch) -> dict[str, Any]:
+    """The section of that name, which both forms share."""
     replicate, shard = shards(launch)
     values: dict[str, Any] = {
         "data_parallel_replicate_degree": replicate,
@@ -239,15 +219,15 @@ def sections(launch: Launch) -> dict[str, dict[str, Any]]:
     training["mixed_precision_reduce"] = "float32"
     if c["offload_optimizer"]:
         training["enable_cpu_offload"] = True
-    parallelism = _parallelism(launch)
+    degrees = parallelism(launch)
     if pipelined:
-        parallelism["pipeline_parallel_microbatch_size"] = c["micro_batch"]
+        degrees["pipeline_parallel_microbatch_size"] = c["micro_batch"]
         if c["schedule"] == "dualpipe-v" and c["ep"] > 1 and c["recompute"] != "none":
             # The overlap is refused beside activation checkpointing.
-            parallelism["pipeline_parallel_expert_parallel_overlap"] = False
+            degrees["pipeline_parallel_expert_parallel_overlap"] = False
     if launch.model.experts:
         # Without expert parallelism it has no effect: experts are then split over tp (apply_moe_ep_tp).
-        parallelism["expert_tensor_parallel_degree"] = c["etp"] if c["ep"] > 1 else 1
+        degrees["expert_tensor_parallel_degree"] = c["etp"] if c["ep"] > 1 else 1
     checkpoint: dict[str, Any] = {"mode": c["recompute"]}
     if c["recompute"] == "selective":
         checkpoint["selective_ac_option"] = "op"
@@ -256,14 +236,15 @@ def sections(launch: Launch) -> dict[str, dict[str, Any]]:
     return {
         "model": model,
         "training": training,
-        "parallelism": parallelism,
+        "parallelism": degrees,
         "activation_checkpoint": checkpoint,
         "compile": {"enable": True},
         **more,
     }
 
 
-def _comments(launch: Launch) -> tuple[str, ...]:
+def comments_on(launch: Launch) -> tuple[str, ...]:
+    """What is said beside the settings, whichever form they have."""
     found = list(launch.comments)
     if launch["offload_optimizer"]:
         found.append("enable_cpu_offload moves parameters and gradients to the host too, not the optimizer alone")
@@ -272,51 +253,13 @@ def _comments(launch: Launch) -> tuple[str, ...]:
     return (*found, "tokenizer, data set, learning rate and steps are left at their defaults")
 
 
-def start(launch: Launch) -> Start:
+def start(launch: Launch) -> LaunchCommand:
     """The TOML for releases up to v0.2.2, and the command that reads it."""
     release = "torchtitan v0.1 to v0.2.2; later releases take Python recipes (--to torchtitan-recipe)"
-    comments = (release, *_comments(launch))
+    comments = (release, *comments_on(launch))
     text = commented(launch, comments) + toml_text(sections(launch))
     program = [["-m", "torchtitan.train", "--job.config_file", FILE]]
-    return Start(text, program, files={FILE: text}, comments=comments)
+    return LaunchCommand(text, program, files={FILE: text}, comments=comments)
 
 
-def recipe_problems(launch: Launch) -> list[str]:
-    """Everything that a recipe cannot express."""
-    return problems(launch, recipe=True)
-
-
-def recipe_start(launch: Launch) -> Start:
-    """A recipe for torchtitan after v0.2.2."""
-    base = RECIPES[preset_of(launch.model, RECIPES) or ""]
-    c, seq = launch, launch["seq_len"]
-    settings: list[tuple[str, str]] = []
-    if c["pp"] > 1:
-        settings.append(("training.disable_cuda_graphs", "True"))
-    settings += [
-        ("training.max_context_length", f"{seq}"),
-        ("training.num_tokens_per_microbatch_per_dp_rank", f"{c['micro_batch']} * {seq}"),
-        ("training.num_tokens_per_train_step", f"{c['global_batch']} * {seq}"),
-    ]
-    values = _parallelism(launch)
-    values.pop("context_parallel_rotate_method", None)
-    if c["pp"] > 1:
-        values["num_pp_microbatches"] = launch.micro_batches
-    if c["tp"] > 1:
-        values["enable_sequence_parallel"] = bool(c["sequence_parallel"])
-    settings += [(f"parallelism.{name}", repr(value)) for name, value in values.items()]
-    kinds = {"selective": "SelectiveAC", "full": "FullAC"}
-    kind = kinds.get(c["recompute"])
-    settings.append(("activation_checkpoint", f"{kind}.Config()" if kind else "None"))
-    imports = f"from torchtitan.distributed.activation_checkpoint import {kind}\n" if kind else ""
-    body = "".join(f"    c.{name} = {value}\n" for name, value in settings)
-    comments = ("a torchtitan recipe, for releases after v0.2.2", *_comments(launch))
-    if c["cp"] > 1:
-        comments = (*comments, "how context parallel ranks exchange keys and values is left to the model")
-    text = (
-        commented(launch, comments)
-        + f"{imports}from torchtitan.models.llama3.config_registry import {base}\n\n\n"
-        + f"def job():\n    c = {base}()\n{body}    return c\n"
-    )
-    program = [["-m", "torchtitan.train", "--module", "recipe", "--config", "job"]]
-    return Start(text, program, files={RECIPE_FILE: text}, comments=comments)
+TARGET = Target(("torchtitan", "torchtitan-toml"), problems, start, "torchtitan", TORCHRUN)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpucalc.core.errors import DataError, suggestion
-from gpucalc.launch.read.shell import Script, missing, read_script, shown
+from gpucalc.launch.read.shell.script import Script, missing, read_script, shown
 
 MOST_GPUS = 10**7
 

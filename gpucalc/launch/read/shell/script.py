@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass, field
 
 from gpucalc.core.errors import DataError
-from gpucalc.launch.read.shell_lexer import NAME, Lexer, Part, Word
+from gpucalc.launch.read.shell.lexer import NAME, Lexer, Part, Word
 
 LARGEST = 2_000_000  # characters of a script, and of what its variables may grow to
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")

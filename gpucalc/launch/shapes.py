@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ from gpucalc.core.errors import GpucalcError
 from gpucalc.models.model import Model, load_model, preset_names
 
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+SIGNS = ("layers", "hidden", "heads", "kv_heads", "head_dim", "vocab", "experts", "experts_per_token")
 _HIDDEN = ("hidden_size", "n_embd", "d_model")
 
 
@@ -52,3 +54,21 @@ def _agrees(model: Model, cells: Mapping[str, Any]) -> bool:
         if stated is not None and stated != getattr(model, name):
             return False
     return int(cells.get("experts") or 0) == model.experts
+
+
+@functools.lru_cache(maxsize=64)
+def _signature(preset: str) -> tuple[Any, ...]:
+    return signature(load_model(preset))
+
+
+def signature(model: Model) -> tuple[Any, ...]:
+    """The numbers by which two models are the same shape."""
+    wide = (model.ffn_hidden if model.dense_layers else 0, model.expert_ffn_hidden, model.shared_expert_ffn_hidden)
+    latent = (model.kv_lora_rank, model.moe_layers, model.linear_layers)
+    return (*(getattr(model, name) for name in SIGNS), *wide, *latent)
+
+
+def preset_of(model: Model, known: Mapping[str, Any]) -> str | None:
+    """The preset among `known` that has the model's shape."""
+    own = signature(model)
+    return next((preset for preset in known if _signature(preset) == own), None)

@@ -1,4 +1,4 @@
-"""Values as YAML and TOML: the few forms that launch settings need, quoted wherever a reader could mistake them."""
+"""Launch settings as text: values as YAML and TOML, quoted wherever a reader could mistake them, and comment lines."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import json
 import re
 from collections.abc import Mapping
 from typing import Any
+
+from gpucalc.launch.job import Launch
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./+-]*")
 _WORDS = {"y", "n", "yes", "no", "true", "false", "on", "off", "null", "none", "nan", "inf"}
@@ -78,3 +80,30 @@ def toml_text(sections: Mapping[str, Mapping[str, Any]]) -> str:
         if values:
             parts.append(f"[{section}]\n" + "".join(f"{n} = {json.dumps(v)}\n" for n, v in values.items()))
     return "\n".join(parts)
+
+
+def headline(launch: Launch) -> str:
+    """One line that says what the settings are for."""
+    from gpucalc.layouts.label import Layout
+
+    cells = dict(launch.cells)
+    if not launch.model.experts:
+        cells["etp"] = 1
+    label = Layout.from_cells(cells).label()
+    name = launch["model"] or launch.model.name
+    return (
+        f"{name}, {launch.n_gpus} x {launch['gpu']} ({launch.nodes} x {launch.gpus_per_node}), "
+        f"sequence {launch['seq_len']}, global batch {launch['global_batch']}, {launch['precision']}: {label}"
+    )
+
+
+def commented(launch: Launch, comments: tuple[str, ...]) -> str:
+    """Comment lines, one a remark."""
+    return "".join(f"# {' '.join(line.split())}\n" for line in (headline(launch), *comments))
+
+
+def job_name(launch: Launch) -> str:
+    """A name for a scheduler: a DNS label of lower-case letters, digits and hyphens."""
+    text = str(launch["model"] or launch.model.name)
+    name = re.sub(r"[^a-z0-9]+", "-", text.rsplit("/", 1)[-1].casefold()).strip("-")
+    return f"{name or 'model'}-{launch.n_gpus}"[:50].strip("-")

@@ -12,8 +12,8 @@ from typing import Any
 
 from gpucalc.core.errors import DataError
 from gpucalc.core.toml import parse_toml
-from gpucalc.launch.read.command import Command, find_command
-from gpucalc.launch.read.shell import missing, read_script
+from gpucalc.launch.read.shell.command import Command, find_command
+from gpucalc.launch.read.shell.script import missing, read_script
 
 KNOWN = frozenset(
     re.findall(

@@ -1,0 +1,1 @@
+"""Shell text read as data: words (lexer), statements (script), the launch command among them (command)."""

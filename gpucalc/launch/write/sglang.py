@@ -1,0 +1,57 @@
+"""SGLang 0.5.23: the command `python -m sglang.launch_server` (srt/arg_groups/fields, parallel_hook.py)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpucalc.jobs.serving import ServingJob
+from gpucalc.launch.job import LaunchCommand
+from gpucalc.launch.target import Target
+from gpucalc.launch.write import _serving as shared
+
+CACHE_WORDS = {"bf16": "auto", "fp16": "auto", "fp8": "fp8_e4m3"}
+ON_LOADING = {"fp8": "fp8"}  # formats that it makes of a 16-bit checkpoint; the others must be in the checkpoint
+MOST_SEQUENCES = 4096
+
+
+def problems(job: ServingJob) -> list[str]:
+    """Everything that SGLang cannot express, each with a way out."""
+    return shared.cache_problem(job, "sglang", CACHE_WORDS) + shared.apart_problem(job)
+
+
+def start(job: ServingJob) -> LaunchCommand:
+    """The command, and the remarks beside it."""
+    c = job.cells
+    group = c["tp"] * c["attention_dp"]  # its tensor parallel size counts the attention ranks, too
+    options: list[list[Any]] = [["--model-path", shared.model_name(job)], ["--tp-size", group]]
+    nodes, spread = shared.nodes(job), c["n_gpus"] > job.cluster.gpus_per_node
+    if c["pp"] > 1:
+        options.append(["--pp-size", c["pp"]])
+    if c["attention_dp"] > 1:
+        options.append(["--attn-dp-size", c["attention_dp"]])
+    elif c["dp"] > 1 and nodes == 1 and not spread:
+        options.append(["--dp-size", c["dp"]])
+    if c["ep"] > 1:
+        options.append(["--ep-size", c["ep"]])
+    options += [
+        ["--context-length", shared.longest(job)],
+        ["--max-running-requests", shared.sequences(job, MOST_SEQUENCES) * c["attention_dp"]],
+        ["--chunked-prefill-size", int(job.columns["chunk_tokens"])],
+        ["--mem-fraction-static", f"{job.columns['memory_share']:g}"],
+        ["--kv-cache-dtype", CACHE_WORDS[c["kv_precision"]]],
+    ]
+    if c["precision"] in ON_LOADING:
+        options.append(["--quantization", ON_LOADING[c["precision"]]])
+    if c.get("draft_tokens"):
+        options.append(["--speculative-algorithm", "NEXTN", "--speculative-num-steps", c["draft_tokens"]])
+    program = ["python", "-m", "sglang.launch_server"]
+    text = shared.command(program, [*options, ["--port", shared.PORT]])
+    if nodes > 1:
+        text = text.rstrip("\n")
+        text += f" \\\n  --nnodes {nodes} --node-rank $NODE_RANK --dist-init-addr $MASTER_ADDR:5000\n"
+    several = (job.model.is_moe and c["attention_dp"] > 1) or spread
+    said = shared.remarks(job, "sglang", several=several, on_loading=tuple(ON_LOADING))
+    return LaunchCommand(shared.headline(job) + text, [program], talk=tuple(said))
+
+
+TARGET = Target(("sglang", "sgl"), problems, start, job="serving")

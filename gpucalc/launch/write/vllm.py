@@ -1,0 +1,59 @@
+"""vLLM 0.33: the command `vllm serve` (vllm/engine/arg_utils.py, config/parallel.py)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpucalc.jobs.serving import ServingJob
+from gpucalc.launch.job import LaunchCommand
+from gpucalc.launch.target import Target
+from gpucalc.launch.write import _serving as shared
+
+CACHE_WORDS = {"bf16": "auto", "fp16": "auto", "fp8": "fp8"}
+ON_LOADING = {"fp8": "fp8"}  # formats that it makes of a 16-bit checkpoint; the others must be in the checkpoint
+MOST_SEQUENCES = 1024
+
+
+def problems(job: ServingJob) -> list[str]:
+    """Everything that vLLM cannot express, each with a way out."""
+    c = job.cells
+    found = shared.cache_problem(job, "vllm", CACHE_WORDS)
+    group = c["tp"] * c["attention_dp"]
+    if job.model.is_moe and c["ep"] not in {1, group}:
+        found.append(f"vllm spreads experts over all tp·dp = {group} ranks or none; ep={c['ep']} is neither")
+    return found + shared.apart_problem(job)
+
+
+def start(job: ServingJob) -> LaunchCommand:
+    """The command, and the remarks beside it."""
+    c = job.cells
+    options: list[list[Any]] = [["--tensor-parallel-size", c["tp"]]]
+    if c["pp"] > 1:
+        options.append(["--pipeline-parallel-size", c["pp"]])
+    grouped = job.model.is_moe and c["attention_dp"] > 1
+    parallel = c["attention_dp"] if grouped else c["dp"]
+    if parallel > 1:
+        options.append(["--data-parallel-size", parallel])
+    if c["ep"] > 1:
+        options.append(["--enable-expert-parallel"])
+    options += [
+        ["--max-model-len", shared.longest(job)],
+        ["--max-num-seqs", shared.sequences(job, MOST_SEQUENCES)],
+        ["--max-num-batched-tokens", int(job.columns["chunk_tokens"])],
+        ["--gpu-memory-utilization", f"{job.columns['memory_share']:g}"],
+        ["--kv-cache-dtype", CACHE_WORDS[c["kv_precision"]]],
+    ]
+    if c["precision"] in ON_LOADING:
+        options.append(["--quantization", ON_LOADING[c["precision"]]])
+    if c.get("draft_tokens"):
+        options.append(["--speculative-config", f'{{"method": "mtp", "num_speculative_tokens": {c["draft_tokens"]}}}'])
+    program = ["vllm", "serve", shared.model_name(job)]
+    text = shared.command(program, [*options, ["--port", shared.PORT]])
+    nodes = shared.nodes(job)
+    if nodes > 1:
+        text = text.rstrip("\n") + f" \\\n  --nnodes {nodes} --node-rank $NODE_RANK --master-addr $MASTER_ADDR\n"
+    said = shared.remarks(job, "vllm", several=grouped, on_loading=tuple(ON_LOADING))
+    return LaunchCommand(shared.headline(job) + text, [program], talk=tuple(said))
+
+
+TARGET = Target(("vllm",), problems, start, job="serving")
