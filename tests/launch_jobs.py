@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gpucalc.core.errors import UsageError
 from gpucalc.database.hardware import Database
 from gpucalc.launch import command_of, export, target_named
-from gpucalc.launch.job import Launch, make_launch
+from gpucalc.launch.job import Launch, Placed, make_launch
 from gpucalc.launch.read.shell.script import read_script
 from gpucalc.launch.target import find
 from gpucalc.layouts.label import Layout, label_cells
@@ -49,9 +49,9 @@ def refused(target: str, layout: str, job: dict[str, Any] = BIG, **more: Any) ->
     raise AssertionError(f"{target} took {layout}")
 
 
-def wrapped(made: Launch, wrapper: str, target: str, kind: str = "") -> str:
+def wrapped(made: Launch, wrapper: str, target: str, kind: str = "", placed: Placed | None = None) -> str:
     """The script of a scheduler around a target."""
-    return export(made, target_named(target), find(wrapper, ("wrap",), "--to"), kind)[0]
+    return export(made, target_named(target), find(wrapper, ("wrap",), "--to"), kind, placed)[0]
 
 
 def recorded(name: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,8 +46,6 @@ SOURCE = Source(("plain-number",), read, "a number")
 @pytest.fixture
 def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A launcher and a reader in a folder that joins those of the package."""
-    import sys
-
     import gpucalc.launch.read
     import gpucalc.launch.write
 
@@ -88,18 +88,29 @@ def test_a_launcher_is_one_module() -> None:
 
 
 @pytest.mark.usefixtures("launcher")
-def test_a_launcher_stands_in_help_and_completion() -> None:
+def test_a_launcher_stands_in_completion() -> None:
     from gpucalc.cli.completion import Names
     from gpucalc.database.hardware import Database
-    from gpucalc.launch.target import names
 
     options = Names(Database()).options
     assert "bare-torch" in options["--to"]
     assert "bare-torch" in options["--launcher"]
     assert "plain-number" in options["--from"]
-    # The help of a command is made from the same list when the program starts.
     assert run("export")[1].count("bare-torch") == 1
-    assert "plain-number" in names("read")
+
+
+def test_a_launcher_stands_in_help(tmp_path: Path) -> None:
+    """Help is made when the program starts, so the folder has to be there before."""
+    (tmp_path / "bare_torch.py").write_text(LAUNCHER, encoding="utf-8")
+    code = (
+        "import sys, gpucalc.launch.write as write\n"
+        f"write.__path__.append({str(tmp_path)!r})\n"
+        "sys.argv = ['gpucalc', 'export', '--help']\n"
+        "from gpucalc.cli import main\n"
+        "main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert "bare-torch" in done.stdout, done.stderr
 
 
 @pytest.mark.usefixtures("launcher")

@@ -10,7 +10,7 @@ from launch_jobs import BIG, SMALL, launch, recorded, wrapped, yaml_document
 from manifest_schema import check_manifest, problems
 
 from gpucalc.core.errors import UsageError
-from gpucalc.launch.job import Launch
+from gpucalc.launch.job import Launch, Placed
 from gpucalc.launch.read.shell.script import read_script
 from gpucalc.launch.target import all_of
 
@@ -96,3 +96,15 @@ def test_the_pods_of_a_job_set_find_each_other(target: str) -> None:
     assert address in (head, f"--master-addr={head}")
     assert any("JOB_COMPLETION_INDEX" in word for word in words)
     assert shlex.split(command[2].splitlines()[-1])[0] == "exec"
+
+
+def test_scripts_are_bound_to_the_nodes_of_a_placement() -> None:
+    placed = Placed(("n0", "n3", "n4", "n9"), 2, "packed")
+    made = launch("megatron", "tp8-pp4-dp1-mbs1-zero1-sp-none", {**BIG, "n_gpus": 32, "global_batch": 64})
+    text = wrapped(made, "sbatch", "megatron", placed=placed)
+    assert "#SBATCH --nodelist=n0,n3,n4,n9\n#SBATCH --switches=2\n" in text
+    assert "#SBATCH --nodes=4\n" in text
+    assert text.index("--nodelist") < text.index("srun")
+    document = yaml_document(wrapped(made, "k8s", "megatron", placed=placed))
+    check_manifest(document)
+    assert document["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "gpu"}

@@ -183,17 +183,6 @@ def test_a_rack_fails_together() -> None:
     assert rack["blast_pct"] == pytest.approx(100 * 72 / 1152)
 
 
-def test_a_manifest_names_the_nodes_it_is_bound_to() -> None:
-    cells = {"model": "llama-3.1-70b", "gpu": "h100-sxm-80gb", "n_gpus": 32, "seq_len": 8192, "global_batch": 64}
-    cells |= label_cells("tp8-pp4-mbs1-zero1-sp")
-    placed = schedule.placements(cluster([8] * 8), 4, 8)[0]
-    text = schedule.manifest(cells, DB, "sbatch", placed)
-    assert f"#SBATCH --nodelist={','.join(placed.blocks)}\n" in text
-    assert "#SBATCH --nodes=4\n" in text
-    assert text.index("--nodelist") < text.index("srun")
-    assert 'kueue.x-k8s.io/queue-name: "gpu"' in schedule.manifest(cells, DB, "k8s", placed)
-
-
 def test_no_gpu_is_free() -> None:
     with pytest.raises(InfeasibleError):
         schedule.filter_gang(cluster([0, 0]), 1, 8)
