@@ -10,9 +10,10 @@ from legal_jobs import DENSE, MIXTURES, database, legal_cells, solve, value
 
 from gpucalc.core.columns import cell_text
 from gpucalc.jobs.training import evaluate_rows, predict, resolve
+from gpucalc.layouts.axes import AXES
 from gpucalc.layouts.label import label_cells
 from gpucalc.questions.explain import explain
-from gpucalc.questions.plan import LAYOUT_CELLS, plan, row_text
+from gpucalc.questions.plan import plan, row_text
 
 PATHS = ("time/step", "time/compute", "time/pp/bubble", "time/dp/exposed", "memory/raw", "memory/total", "flops/step")
 QUESTION = {"gpu": "h100-sxm-80gb", "n_gpus": 16, "seq_len": 4096, "global_batch": 64}
@@ -76,7 +77,7 @@ def test_search_eval_and_explain_say_the_same_of_a_layout(model: str) -> None:
         assert again["pred_step_time_s"] == pytest.approx(row["pred_step_time_s"], rel=1e-12)
         assert again["pred_peak_mem_gib"] == pytest.approx(row["pred_peak_mem_gib"], rel=1e-12)
         assert again["pred_fit"] == row["pred_fit"]
-        stated = {name: cell for name, cell in row.items() if name in {*question, *LAYOUT_CELLS}}
+        stated = {name: cell for name, cell in row.items() if name in {*question, *AXES}}
         terms = {term["path"]: term["value"] for term in explain(stated, database()).terms}
         assert terms["time/step"] == pytest.approx(row["pred_step_time_s"], rel=1e-12)
         assert terms["memory/total"] / 2**30 == pytest.approx(row["pred_peak_mem_gib"], rel=1e-12)

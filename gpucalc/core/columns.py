@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,7 +53,7 @@ class Column:
     kind: str
     description: str
     default: str = ""
-    choices: tuple[str, ...] = ()
+    choices: Sequence[str] = ()
     unit: str = ""
     heading: str = ""
     scale: str = ""
@@ -84,8 +84,8 @@ def _flag(name: str, description: str, default: str, heading: str = "") -> Colum
     return Column(name, "flag", description, default, heading=heading)
 
 
-def _choice(name: str, choices: Iterable[str], description: str, default: str, heading: str = "") -> Column:
-    return Column(name, "choice", description, default, tuple(choices), heading=heading)
+def _choice(name: str, choices: Sequence[str], description: str, default: str, heading: str = "") -> Column:
+    return Column(name, "choice", description, default, choices, heading=heading)
 
 
 INPUT_COLUMNS = (

@@ -2,9 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from typing import overload
+
 from gpucalc.core.errors import unknown
 
-SCHEDULES = ("none", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-1p", "zb-2p", "dualpipe", "dualpipe-v")
+
+class Words(Sequence[str]):
+    """Words of a column in the order of their codes, to which a table that knows more about them may add.
+
+    The order is nothing but a number for each word: what a word means stands in its table.
+
+    >>> list(Words("a", "b")), Words("a", "b").index("b")
+    (['a', 'b'], 1)
+    """
+
+    def __init__(self, *words: str) -> None:
+        self._words = list(words)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[str]: ...
+    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+        return self._words[index]
+
+    def __len__(self) -> int:
+        return len(self._words)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._words)
+
+    def __repr__(self) -> str:
+        return f"Words{tuple(self._words)!r}"
+
+    def add(self, word: str) -> None:
+        """Give a new word the next code; ValueError for one that is there."""
+        if word in self._words:
+            raise ValueError(f"{word!r} is registered twice")
+        self._words.append(word)
+
+    def remove(self, word: str) -> None:
+        """Take the last word back, so that no code of another changes."""
+        if self._words[-1] != word:
+            raise ValueError(f"{word!r} is not the last word registered")
+        self._words.pop()
+
+
+# What each schedule is stands in gpucalc.layouts.schedules.
+SCHEDULES = Words("none", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-1p", "zb-2p", "dualpipe", "dualpipe-v")
 RECOMPUTES = ("none", "selective", "full")
 CP_KINDS = ("ring", "ag", "ulysses")
 OPTIMIZERS = ("adam", "adam8bit", "paged-adam8bit", "sgd", "adafactor", "muon")

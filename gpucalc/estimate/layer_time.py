@@ -13,21 +13,6 @@ import numpy as np
 from gpucalc.core.ledger import Ledger
 from gpucalc.formulas import attention, flops, layer, parameters, power, roofline
 
-# Columns a layer's compute time does not depend on.
-OUTSIDE_LAYER = (
-    "pp",
-    "dp",
-    "vpp",
-    "schedule",
-    "zero_stage",
-    "shard_group",
-    "recompute",
-    "recompute_layers",
-    "global_batch",
-    "offload_optimizer",
-    "offload_activations",
-)
-
 HALF = "half_"  # prefix of the kernel constants that hold for 16-bit products
 
 

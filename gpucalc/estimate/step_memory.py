@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from gpucalc.core.ledger import Ledger
-from gpucalc.core.vocabulary import SCHEDULES
-from gpucalc.formulas import adapters, data_parallel, layer, memory, parameters, pipeline
+from gpucalc.formulas import adapters, data_parallel, layer, memory, parameters
+from gpucalc.layouts.schedules import Schedule, by_code
 
 STAGES = ("first", "second", "last")
 RESIDUAL_BYTES = 8.0  # per token and hidden unit: inputs and outputs of both norms in 16 bit
@@ -169,31 +169,25 @@ def add_in_flight(ledger: Ledger) -> None:
     """Store the micro-batches whose activations each stage holds, by schedule."""
     pp = ledger.columns["pp"]
     for stage, index in zip(STAGES, (0.0, np.minimum(1.0, pp - 1), pp - 1), strict=True):
-        by_schedule(
-            ledger,
-            f"pp/in-flight/{stage}",
-            {
-                ("none", "1f1b"): (pipeline.in_flight_1f1b, {"stage_index": index}),
-                ("gpipe",): (pipeline.in_flight_gpipe, {}),
-                ("interleaved",): (pipeline.in_flight_interleaved, {"stage_index": index}),
-                ("zb-h1", "zb-1p"): (pipeline.in_flight_zero_bubble_1, {"stage_index": index}),
-                ("zb-2p",): (pipeline.in_flight_zero_bubble_2, {}),
-                ("dualpipe", "dualpipe-v"): (pipeline.in_flight_dualpipe, {}),
-            },
-        )
+        by_schedule(ledger, f"pp/in-flight/{stage}", "in_flight", stage_index=index)
 
 
-def by_schedule(ledger: Ledger, path: str, formulas: Mapping[tuple[str, ...], tuple[Any, dict[str, Any]]]) -> Any:
-    """Store under `path`, row by row, the formula of the row's schedule; those no row uses are left out."""
-    schedule = ledger.columns["schedule"]
-    used = set(np.unique(schedule).astype(int).tolist())
+def used_schedules(columns: Mapping[str, Any]) -> list[Schedule]:
+    """The schedules that some row has."""
+    return [by_code(int(code)) for code in np.unique(columns["schedule"])]
+
+
+def by_schedule(ledger: Ledger, path: str, which: str, **given: Any) -> Any:
+    """Store under `path`, row by row, the formula `which` of the row's schedule; those no row uses are left out."""
     cases: dict[int, str] = {}
-    for names, (function, given) in formulas.items():
-        codes = [code for code in map(SCHEDULES.index, names) if code in used]
-        if codes:
-            ledger.add(f"{path}/{names[-1]}", function, **given)
-            cases.update(dict.fromkeys(codes, f"{path}/{names[-1]}"))
-    return ledger.choose(path, schedule, cases)
+    paths: dict[Any, str] = {}  # schedules that share a formula share its term
+    for row in used_schedules(ledger.columns):
+        formula = getattr(row, which)
+        if formula not in paths:
+            paths[formula] = f"{path}/{row.name}"
+            ledger.add(paths[formula], formula, **given)
+        cases[row.code] = paths[formula]
+    return ledger.choose(path, ledger.columns["schedule"], cases)
 
 
 def add_bounds(ledger: Ledger) -> None:

@@ -10,23 +10,10 @@ from typing import Any
 import numpy as np
 
 from gpucalc.core.ledger import Columns, Ledger
-from gpucalc.core.vocabulary import SCHEDULES
 from gpucalc.estimate import communication, layer_time, step_memory
 from gpucalc.formulas import data_parallel, flops, layer, pipeline
-
-OUTSIDE_STATES = (
-    "micro_batch",
-    "vpp",
-    "schedule",
-    "recompute",
-    "recompute_layers",
-    "global_batch",
-    "offload_activations",
-)
-
-DUALPIPE_FILL = 3.0  # weight gradients that fill DualPipe's idle passes
-SCHEDULE_CONSTANTS = ("zero_bubble_fill_1", "zero_bubble_fill_2")
-OUTSIDE_BOUNDS = ("zero_stage", "shard_group", "recompute", "recompute_layers", "offload_optimizer")
+from gpucalc.layouts.axes import ACTIVATIONS, LAYER, STATES, outside
+from gpucalc.layouts.schedules import profile_constants
 
 
 def estimate_training(columns: Columns, *, detail: bool = False, trace: bool = False) -> Ledger:
@@ -36,18 +23,18 @@ def estimate_training(columns: Columns, *, detail: bool = False, trace: bool = F
     those of `gpucalc.job.resolve`. Rows that do not fit get a time and a memory too.
     """
     ledger = Ledger(columns, trace=trace)
-    around = ledger.without(*OUTSIDE_BOUNDS)  # everything but what shards states and recomputes
-    per_layer = around.without(*layer_time.OUTSIDE_LAYER)
+    around = ledger.without(*outside(LAYER, ACTIVATIONS))  # everything but what shards states and recomputes
+    per_layer = around.without("global_batch", *outside(LAYER))
     _layer(per_layer)
     step_memory.add_layer_activations(per_layer)
     communication.add_pipeline_transfer(per_layer)
-    states = ledger.without(*OUTSIDE_STATES)
+    states = ledger.without("global_batch", *outside(STATES))
     step_memory.define_replicas(states)
     step_memory.add_parameters(states)
     step_memory.add_states(states)
     communication.add_data_parallel(states)
     _optimizer(states)
-    schedules = around.on("pp", "dp", "vpp", "schedule", "micro_batch", "global_batch", *SCHEDULE_CONSTANTS)
+    schedules = around.on("pp", "dp", "vpp", "schedule", "micro_batch", "global_batch", *profile_constants())
     schedules.define("micro_batches", pipeline.micro_batches)
     step_memory.add_in_flight(schedules)
     _idle_passes(schedules)
@@ -175,26 +162,14 @@ def _activation_offload(ledger: Ledger) -> None:
 def _idle_passes(ledger: Ledger) -> None:
     """Store how many passes a stage idles, of what, and what fills them, by schedule."""
     c = ledger.columns
-    step_memory.by_schedule(
-        ledger,
-        "pp/idle_passes",
-        {
-            ("none", "gpipe", "zb-h1", "zb-1p", "zb-2p", "1f1b"): (pipeline.idle_passes_1f1b, {}),
-            ("interleaved",): (pipeline.idle_passes_interleaved, {}),
-            ("dualpipe",): (pipeline.idle_passes_dualpipe, {}),
-            ("dualpipe-v",): (pipeline.idle_passes_dualpipe_v, {}),
-        },
-    )
-    code = {name: SCHEDULES.index(name) for name in SCHEDULES}
-    schedule = c["schedule"]
-    dual = schedule >= code["dualpipe"]
-    one = (schedule == code["zb-h1"]) | (schedule == code["zb-1p"])
-    fill = np.select(
-        [dual, one, schedule == code["zb-2p"]], [DUALPIPE_FILL, c["zero_bubble_fill_1"], c["zero_bubble_fill_2"]], 0.0
-    )
-    ledger.keep("symbol/weight_fill", fill)
-    ledger.keep("symbol/idle_backwards", np.where(dual, 2.0, 1.0))
-    ledger.keep("symbol/zero_bubble", 1.0 * ((schedule >= code["zb-h1"]) & (schedule <= code["zb-2p"])))
+    step_memory.by_schedule(ledger, "pp/idle_passes", "idle")
+    rows = step_memory.used_schedules(c)
+    for name, values in (
+        ("weight_fill", [c[r.weight_fill] if isinstance(r.weight_fill, str) else r.weight_fill for r in rows]),
+        ("idle_backwards", [r.idle_backwards for r in rows]),
+        ("critical_path", [1.0 * r.critical_path for r in rows]),
+    ):
+        ledger.keep(f"symbol/{name}", np.select([c["schedule"] == r.code for r in rows], values))
 
 
 def _pipeline(ledger: Ledger) -> None:
@@ -224,11 +199,11 @@ def _pipeline(ledger: Ledger) -> None:
     )
     ledger.add("time/compute", pipeline.steady_time, slowest_stage=ledger["stage/slowest"])
     ledger.add("time/pp/p2p", pipeline.steady_time, slowest_stage=transfer)
-    zero_bubble = ledger["symbol/zero_bubble"]
-    if np.any(zero_bubble > 0):
+    critical = ledger["symbol/critical_path"]
+    if np.any(critical > 0):
         ledger.total("pp/scheduled", "time/compute", "time/pp/p2p", "pp/bubble")
         floor = ledger.add("pp/critical-path", pipeline.zero_bubble_floor, **times)
-        ledger.add("pp/floor-excess", pipeline.excess_time, floor=floor * zero_bubble, time=ledger["pp/scheduled"])
+        ledger.add("pp/floor-excess", pipeline.excess_time, floor=floor * critical, time=ledger["pp/scheduled"])
         ledger.total("time/pp/bubble", "pp/bubble", "pp/floor-excess")
     else:
         ledger.total("time/pp/bubble", "pp/bubble")

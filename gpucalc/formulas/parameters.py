@@ -125,16 +125,6 @@ def stage_parameters(per_layer: Count, stage_depth: Count, extra: Count) -> Coun
     return per_layer * stage_depth + extra
 
 
-@formula(symbol="u", cite="deepseek2024", valid="DualPipe; DualPipe-V and all others hold one")
-def parameter_copies(schedule: Count, dualpipe: Count) -> Count:
-    """Stages a rank holds: DualPipe feeds the pipeline from both ends, so rank i holds stages i and p-1-i.
-
-    >>> float(parameter_copies(7, 7)), float(parameter_copies(2, 7))
-    (2.0, 1.0)
-    """
-    return 1.0 + (schedule == dualpipe)
-
-
 @formula(symbol="active share", cite="fedus2021", valid="0 < experts_per_token <= experts")
 def expert_share_used(experts_per_token: Count, experts: Count) -> Ratio:
     """Share of the routed experts that one token visits.

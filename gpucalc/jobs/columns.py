@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gpucalc.core.vocabulary import CP_KINDS, RECOMPUTES, SCHEDULES, WIRINGS
+from gpucalc.core.vocabulary import WIRINGS
 from gpucalc.database.efficiency import kernel_constants
 from gpucalc.database.hardware import Cluster, Database, Device
 from gpucalc.database.network import collective_constants
 from gpucalc.database.profiles import Profile
-from gpucalc.formulas.parameters import parameter_copies
 from gpucalc.jobs.tuning import (
     LOW_PRECISION,
     adapter_state_bytes,
@@ -19,12 +18,13 @@ from gpucalc.jobs.tuning import (
     optimizer_bytes,
     tuning_columns,
 )
+from gpucalc.layouts.axes import AXES
+from gpucalc.layouts.schedules import SCHEDULES
 from gpucalc.models.model import Model
 
 COUNTERS = {"allocated": "allocated", "reserved": "reserved", "nvidia-smi": "device"}
 ADAPTER_OPERATIONS = 1.6  # host operations of a layer with adapters over those of a plain one
 WHOLE_LOGIT_BYTES = 10.0  # 16-bit logits, fp32 copy and gradient
-DUALPIPE = SCHEDULES.index("dualpipe")
 HGX_DOMAIN = 16  # larger scale-up domains are racks
 
 
@@ -120,19 +120,10 @@ def cluster_columns(cluster: Cluster, db: Database) -> dict[str, float]:
 
 def layout_columns(cells: Mapping[str, Any]) -> dict[str, float]:
     """The layout and the batch as numbers."""
-    counts = ("tp", "pp", "dp", "cp", "ep", "etp", "vpp", "zero_stage", "micro_batch", "global_batch", "seq_len")
-    recompute = cells.get("recompute")
     return {
-        **{name: float(cells[name]) for name in counts},
-        "shard_group": float(cells.get("shard_group") or 0),
-        "sequence_parallel": float(cells["sequence_parallel"]),
-        "schedule": float(SCHEDULES.index(cells["schedule"])),
-        "parameter_copies": float(parameter_copies(SCHEDULES.index(cells["schedule"]), DUALPIPE)),
-        "cp_kind": float(CP_KINDS.index(cells["cp_kind"])),
-        "recompute": -1.0 if recompute is None else float(RECOMPUTES.index(recompute)),
-        "recompute_layers": float(cells.get("recompute_layers") or 0),
-        "offload_optimizer": float(bool(cells.get("offload_optimizer"))),
-        "offload_activations": float(bool(cells.get("offload_activations"))),
+        **{name: float(axis.code(cells.get(name))) for name, axis in AXES.items()},
+        **{name: float(cells[name]) for name in ("global_batch", "seq_len")},
+        "parameter_copies": float(SCHEDULES[cells["schedule"]].stages_held),
     }
 
 

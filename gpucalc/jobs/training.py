@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,8 @@ from gpucalc.jobs.columns import (
     software_columns,
 )
 from gpucalc.jobs.tuning import tuning_problems
+from gpucalc.layouts.axes import AXES, degree_axes
+from gpucalc.layouts.schedules import default_schedule
 from gpucalc.models.cells import CELLS, model_with
 from gpucalc.models.model import Model, load_model, model_from_shape, resolve_preset
 
@@ -148,9 +151,7 @@ def stated_cluster(cells: Mapping[str, Any], db: Database, fabric: str | None) -
         raise UsageError("gpu is not stated; `gpucalc hw list` shows the names")
     count = cells.get("n_gpus")
     if count is None:
-        count = 1
-        for name in ("tp", "pp", "dp", "cp"):
-            count *= cells.get(name) or 1
+        count = math.prod(cells.get(name) or 1 for name in degree_axes())
     rate = cells.get("inter_node_gbps_per_gpu")
     return _cached_cluster(db, str(cells["gpu"]), int(count), cells.get("gpus_per_node"), rate, fabric)
 
@@ -178,9 +179,11 @@ def complete(
     if "seq_len" not in full:
         full["seq_len"] = min(model.max_seq_len or 2048, 8192)
         warnings.append(f"seq_len is not stated; {full['seq_len']} is taken")
-    for name in ("tp", "pp", "cp", "ep"):
-        full.setdefault(name, 1)
-    full.setdefault("dp", max(1, cluster.n_gpus // (full["tp"] * full["pp"] * full["cp"])))
+    for name, axis in AXES.items():
+        if axis.default == 1 and not axis.follows:
+            full.setdefault(name, 1)
+    others = math.prod(full[name] for name in degree_axes() if name != "dp")
+    full.setdefault("dp", max(1, cluster.n_gpus // others))
     full.setdefault("micro_batch", 1)
     full.setdefault("global_batch", full["dp"] * full["micro_batch"])
     if full["global_batch"] % (full["dp"] * full["micro_batch"]):
@@ -197,7 +200,7 @@ def complete(
         schedule = full.get("schedule", "interleaved")
         depth = -(-model.layers // full["pp"])
         full["vpp"] = min(depth, MAX_AUTOMATIC_VPP) if automatic and schedule in {"interleaved", "none"} else 1
-    default = "none" if full["pp"] == 1 else "interleaved" if full["vpp"] > 1 else "1f1b"
+    default = default_schedule(full["pp"], full["vpp"])
     full["schedule"] = default if full.get("schedule") in {None, "none"} or full["pp"] == 1 else full["schedule"]
     if full["schedule"] == "1f1b" and full["vpp"] > 1:
         full["schedule"] = "interleaved"

@@ -20,15 +20,9 @@ from gpucalc.core.vocabulary import CP_KINDS, RECOMPUTES, SCHEDULES
 from gpucalc.database.hardware import Database
 from gpucalc.estimate.training import estimate_training
 from gpucalc.jobs import training as jobs
+from gpucalc.layouts.axes import AXES, divisors
 from gpucalc.layouts.label import Layout
-from gpucalc.layouts.space import blocks, cuts, divisors, make_space
-
-LAYOUT = (
-    *("tp", "pp", "dp", "cp", "ep", "etp", "vpp", "micro_batch", "zero_stage", "shard_group", "sequence_parallel"),
-    *("schedule", "cp_kind", "recompute", "recompute_layers", "offload_optimizer", "offload_activations"),
-)
-# Cells that follow from others; a changed layout lets them follow again.
-_FOLLOWING = ("etp", "vpp", "schedule")
+from gpucalc.layouts.space import blocks, cuts, make_space
 
 
 @dataclass(frozen=True)
@@ -93,7 +87,7 @@ class Context:
 
 def layout_label(job: jobs.Job, row: Mapping[str, Any]) -> str:
     """The label of a job's layout, with the recomputation of its prediction."""
-    cells = {name: job.cells[name] for name in LAYOUT if job.cells.get(name) is not None}
+    cells = {name: job.cells[name] for name in AXES if job.cells.get(name) is not None}
     if not job.model.experts:
         cells["etp"] = 1
     kind, _, layers = str(row["pred_recompute"]).partition(":")
@@ -160,7 +154,7 @@ def terms_of(ledger: Ledger, rows: int) -> dict[str, np.ndarray]:
 def is_legal(job: jobs.Job) -> bool:
     """Whether the planner would list the layout of a job: its constraints, asked of this one layout."""
     cells = job.cells
-    stated = {name: cells[name] for name in LAYOUT if cells.get(name) is not None}
+    stated = {name: cells[name] for name in AXES if cells.get(name) is not None}
     stated |= {name: cells[name] for name in ("n_gpus", "global_batch", "seq_len")}
     layers = int(job.columns["layers"])
     space = make_space(stated, layers, job.model.heads, job.model.experts, job.cluster.domain, True)
@@ -188,7 +182,7 @@ def neighbours(context: Context, job: jobs.Job) -> list[tuple[Variation, jobs.Jo
 
 
 def _signature(job: jobs.Job) -> tuple[Any, ...]:
-    return tuple(job.cells.get(name) for name in LAYOUT)
+    return tuple(job.cells.get(name) for name in AXES)
 
 
 def _steps(job: jobs.Job) -> Iterator[tuple[str, dict[str, Any]]]:

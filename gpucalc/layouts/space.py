@@ -16,7 +16,7 @@ import numpy as np
 
 from gpucalc.core.ledger import Columns
 from gpucalc.core.vocabulary import CP_KINDS, RECOMPUTES, SCHEDULES
-from gpucalc.formulas.parameters import parameter_copies
+from gpucalc.layouts.schedules import stages_held
 
 BLOCK = 16_384
 FIRST_BLOCK = 2_048
@@ -329,8 +329,8 @@ def block_columns(base: Mapping[str, float], block: Mapping[str, np.ndarray]) ->
         codes[name] = (rank[column - low], int(rank[-1]) + 1)
     schedule = block.get("schedule")
     if schedule is not None:
-        copies = np.asarray(parameter_copies(schedule, SCHEDULES.index("dualpipe")))
+        copies = stages_held(schedule).astype(float)
         values["parameter_copies"] = copies
-        codes["parameter_copies"] = (copies.astype(np.int64) - 1, 2)
+        codes["parameter_copies"] = (copies.astype(np.int64) - 1, int(copies.max()))
     values["recompute_layers"] = base.get("recompute_layers", 0.0)
     return Columns(values, codes)

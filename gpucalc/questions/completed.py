@@ -9,7 +9,8 @@ from typing import Any
 from gpucalc.core.errors import InfeasibleError
 from gpucalc.database.hardware import Database
 from gpucalc.jobs import training as jobs
-from gpucalc.questions.plan import LAYOUT_CELLS, plan
+from gpucalc.layouts.axes import decided_axes
+from gpucalc.questions.plan import plan
 
 STEP_TOKENS = 2**22  # tokens of a step where no batch is stated
 TOKENS_PER_GPU = 1024  # and no fewer than so many a GPU
@@ -27,7 +28,7 @@ def complete_cells(
     count = int(full.get("n_gpus") or cut * int(full.get("dp") or 1))
     if full.get("seq_len") is None:
         neutral = {"model": full.get("model"), "gpu": full.get("gpu"), "n_gpus": count}
-        shape = {n: v for n, v in full.items() if n not in LAYOUT_CELLS and n != "global_batch"}
+        shape = {n: v for n, v in full.items() if n not in decided_axes() and n != "global_batch"}
         base = jobs.resolve({**shape, **neutral, "dp": count, "micro_batch": 1, "zero_stage": 1}, db, **context)
         full["seq_len"] = int(base.cells["seq_len"])
         notes.append(f"--seq-len is not stated; {full['seq_len']:,} is taken")
@@ -45,6 +46,6 @@ def complete_cells(
     if not found.rows:
         raise InfeasibleError(f"no layout fits: {found.nearest_miss or 'no layout is legal'}")
     best = found.rows[0]
-    kept = {n: v for n, v in best.items() if n in LAYOUT_CELLS and v not in (None, "")}
+    kept = {n: v for n, v in best.items() if n in decided_axes() and v not in (None, "")}
     notes.append(f"--layout is not stated; the planner's best, {best['layout']}, is taken")
     return {**full, **kept}, notes

@@ -18,8 +18,8 @@ from gpucalc.core.vocabulary import RECOMPUTES, SCHEDULES
 from gpucalc.estimate.training import estimate_training
 from gpucalc.jobs import training as jobs
 from gpucalc.jobs.variations import Context, Outcome, Variation, largest_part, layout_label, outcomes
+from gpucalc.layouts.axes import decided_axes
 from gpucalc.layouts.space import AUTOMATIC, BLOCK, LARGEST_CP, LARGEST_TP, divisors
-from gpucalc.questions.plan import LAYOUT_CELLS
 
 LARGEST_COUNT = 65_536  # GPUs up to which the least count is sought
 EACH_NODE_UP_TO = 64  # nodes up to which every count of whole nodes is tried
@@ -119,7 +119,7 @@ class Sizer:
         """Complete the question; layout cells other than micro_batch and recompute are not among `cells`."""
         self.context = context
         self.stated = {name: value for name, value in cells.items() if value is not None}
-        question = {name: value for name, value in self.stated.items() if name not in LAYOUT_CELLS}
+        question = {name: value for name, value in self.stated.items() if name not in decided_axes()}
         question.pop("global_batch", None)
         neutral = {"n_gpus": 1, "dp": 1, "micro_batch": 1, "zero_stage": 1}
         self.base = context.resolve({**question, **neutral})

@@ -15,13 +15,13 @@ from gpucalc.core.vocabulary import CP_KINDS, RECOMPUTES, SCHEDULES
 from gpucalc.database.hardware import Database
 from gpucalc.estimate.training import estimate_training, least_step_time
 from gpucalc.jobs import training as jobs
+from gpucalc.layouts.axes import decided_axes
 from gpucalc.layouts.label import Layout
 from gpucalc.layouts.space import AUTOMATIC, BLOCK, COLUMNS, CUT, Space, block_columns, blocks, cuts, make_space, skip
 
 OBJECTIVES = ("throughput", "mfu", "memory", "pareto")
 MEMORY = "fits in memory"
 SLOWER = "slower than the best by a lower bound (not costed)"
-LAYOUT_CELLS = (*COLUMNS, "recompute_layers")
 TIE = 0.03  # layouts nearer than this in step time are not told apart by the model
 
 
@@ -80,7 +80,7 @@ def plan(
     if evaluated > feasible:
         rejected[MEMORY] = evaluated - feasible
     return PlanResult(
-        job={name: base.cells[name] for name in base.cells if name not in LAYOUT_CELLS} | _facts(base),
+        job={name: base.cells[name] for name in base.cells if name not in decided_axes()} | _facts(base),
         candidates=space.candidates[0],
         evaluated=evaluated,
         feasible=feasible,
@@ -119,7 +119,7 @@ def ask(
     if "global_batch" not in stated:
         stated["global_batch"] = int(stated.get("n_gpus") or 1)
         notes = (f"global_batch is not stated; {stated['global_batch']} is taken",)
-    question = {name: value for name, value in stated.items() if name not in LAYOUT_CELLS}
+    question = {name: value for name, value in stated.items() if name not in decided_axes()}
     if "n_gpus" not in question:
         raise UsageError("n_gpus is not stated; how many GPUs does the cluster have?")
     neutral = {"dp": question["n_gpus"], "micro_batch": 1, "zero_stage": 1}

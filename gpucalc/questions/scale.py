@@ -14,8 +14,9 @@ from gpucalc.core.errors import UsageError
 from gpucalc.formulas import scaling as laws
 from gpucalc.jobs import training as jobs
 from gpucalc.jobs.variations import Context, Outcome, Variation, outcomes
+from gpucalc.layouts.axes import decided_axes
 from gpucalc.layouts.space import LARGEST_TP, divisors
-from gpucalc.questions.plan import LAYOUT_CELLS, plan
+from gpucalc.questions.plan import plan
 
 MODES = ("strong", "weak", "both")
 SHAPES = {"normal": laws.slowest_normal, "lognormal": laws.slowest_lognormal}
@@ -251,7 +252,7 @@ def _best_cells(
 ) -> tuple[dict[str, Any] | None, str]:
     """The cells of the fastest layout that fits, or why there is none."""
     stated = {name: value for name, value in asked.items() if value is not None}
-    question = {name: value for name, value in stated.items() if name not in LAYOUT_CELLS}
+    question = {name: value for name, value in stated.items() if name not in decided_axes()}
     job = context.resolve({**question, "dp": stated["n_gpus"], "micro_batch": 1, "zero_stage": 1})
     if not _may_fit(job):
         return None, "weights, gradients and optimizer state alone exceed the memory of all GPUs"
@@ -262,7 +263,7 @@ def _best_cells(
         if found.rows:
             notes += found.notes
             row = found.rows[0]
-            layout = {name: row[name] for name in LAYOUT_CELLS if row.get(name) is not None}
+            layout = {name: row[name] for name in decided_axes() if row.get(name) is not None}
             return {**stated, **layout}, ""
         reason = found.nearest_miss or reason
     return None, reason

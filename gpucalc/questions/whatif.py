@@ -24,7 +24,8 @@ from gpucalc.jobs.variations import (
     scaled,
     time_parts,
 )
-from gpucalc.questions.plan import LAYOUT_CELLS, plan
+from gpucalc.layouts.axes import decided_axes
+from gpucalc.questions.plan import plan
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ def fastest(context: Context, cells: Mapping[str, Any]) -> tuple[dict[str, Any],
     if not found.rows:
         raise InfeasibleError(f"no layout fits {cells.get('n_gpus')} x {cells.get('gpu')}; {found.nearest_miss}")
     row = found.rows[0]
-    layout = {name: row[name] for name in LAYOUT_CELLS if row.get(name) is not None}
+    layout = {name: row[name] for name in decided_axes() if row.get(name) is not None}
     return {**cells, **layout}, row
 
 
@@ -311,8 +312,8 @@ def compare(
     `other` replaces cells: gpu, n_gpus, gpus_per_node, inter_node_gbps_per_gpu, precision, fabric.
     """
     given = {name: value for name, value in cells.items() if value is not None}
-    layout = {name: given[name] for name in LAYOUT_CELLS if name in given}
-    question = {name: value for name, value in given.items() if name not in LAYOUT_CELLS}
+    layout = {name: given[name] for name in decided_axes() if name in given}
+    question = {name: value for name, value in given.items() if name not in decided_axes()}
     changed = {**question, **{name: value for name, value in other.items() if name != "fabric"}}
     if "gpu" in other:  # these described the first cluster
         for name in ("gpus_per_node", "inter_node_gbps_per_gpu"):

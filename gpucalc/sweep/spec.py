@@ -33,13 +33,12 @@ from typing import Any
 from gpucalc.core.columns import INPUT, MEASURED, parse_cell
 from gpucalc.core.errors import DataError, UsageError, suggestion
 from gpucalc.core.toml import parse_toml
+from gpucalc.layouts.axes import searched_axes
 
 BEST = {"best": 1}
 ALL, PARETO = "all", "pareto"
 OBJECTIVES = ("throughput", "mfu", "memory")
 LARGEST_KEEP = 100_000  # the best k of a cell are held in memory
-LAYOUT = "tp pp dp cp ep etp vpp micro_batch zero_stage shard_group sequence_parallel schedule cp_kind recompute"
-LAYOUT_COLUMNS = tuple(LAYOUT.split())
 CHOICES = ("fabric", "profile")  # no columns of a row, but what a cell may differ in
 AXES = (*(n for n in INPUT if n not in MEASURED), *CHOICES, "layout")
 TABLES = ("product", "case", "layout")
@@ -146,7 +145,7 @@ def parse_spec(document: Mapping[str, Any]) -> Spec:
     if not isinstance(causal, bool):
         problems.append(f"causal_flops is {causal!r}, expected true or false")
     product = _axes(document.get("product", {}), "product", AXES, problems)
-    layout = _axes(document.get("layout", {}), "layout", LAYOUT_COLUMNS, problems)
+    layout = _axes(document.get("layout", {}), "layout", searched_axes(), problems)
     stated = document.get("case", [{}])
     if not isinstance(stated, list) or not all(isinstance(case, dict) for case in stated):
         problems.append("case is no list of tables; write [[case]] above each")
@@ -249,7 +248,7 @@ def _contradictions(
             "of which each value is a cell; state it in one place"
         )
     if "layout" in axes:
-        both = [name for name in (*axes, *layout) if name in LAYOUT_COLUMNS]
+        both = [name for name in (*axes, *layout) if name in searched_axes()]
         if both:
             yield f"layout states layouts; {', '.join(dict.fromkeys(both))} cannot be stated beside it"
         from gpucalc.layouts.label import parse_label

@@ -7,15 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpucalc.core.columns import INPUT
+from gpucalc.layouts.axes import AXES
 from gpucalc.validate.training import SHIPPED, VIEWS, Checked
 
 MINIMUM_ROWS = 5  # of a source, to count in the balanced figure
 CLEAR_DIFFERENCE = 0.03  # measurements closer than that have no order
-# Cells that a person is free to choose for a given job.
-LAYOUT_CELLS = (
-    *("tp", "pp", "dp", "cp", "ep", "etp", "vpp", "schedule", "cp_kind", "zero_stage", "shard_group"),
-    *("sequence_parallel", "micro_batch", "recompute", "recompute_layers", "offload_optimizer", "offload_activations"),
-)
 
 
 @dataclass(frozen=True)
@@ -188,7 +184,7 @@ def rankings(groups: Mapping[str, Sequence[Checked]], view: str = SHIPPED, trust
 
 def same_job_groups(rows: Iterable[Checked]) -> dict[str, list[Checked]]:
     """Rows that are one job on one cluster and differ in nothing but layout and batch split."""
-    same = [n for n in INPUT if n not in LAYOUT_CELLS and n not in {"id"} and not n.startswith(("measured_", "mem_"))]
+    same = [n for n in INPUT if n not in AXES and n not in {"id"} and not n.startswith(("measured_", "mem_"))]
     found: dict[tuple[Any, ...], list[Checked]] = {}
     for row in trusted_timed(rows):
         if row.job:

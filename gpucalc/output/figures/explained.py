@@ -8,6 +8,7 @@ from typing import Any
 from gpucalc.database.hardware import Database
 from gpucalc.estimate.training import estimate_training
 from gpucalc.jobs import training as jobs
+from gpucalc.layouts.schedules import SCHEDULES
 from gpucalc.output.figures import parts, schedule
 from gpucalc.output.figures.canvas import BLUE, GREEN, ORANGE, PALE, PLATE, RED, grid, new_figure, settings, time_scale
 
@@ -49,12 +50,13 @@ def _at(ledger: Any, path: str) -> float:
 
 def durations(job: jobs.Job, ledger: Any) -> tuple[dict[str, float], float]:
     """Seconds of each kind of pass through one chunk of the longest stage, and of a transfer between stages."""
-    chunks = 2 if job.cells["schedule"] == "dualpipe-v" else int(job.cells["vpp"])
+    row = SCHEDULES[job.cells["schedule"]]
+    chunks = row.pieces if row.pieces > 1 else int(job.cells["vpp"])
     forward = _at(ledger, "layer/forward/time") * _at(ledger, "stage/layers/second")
     backward = _at(ledger, "stage/time") - forward
     weight = min(_at(ledger, "layer/weight-gradient/trained") * _at(ledger, "stage/layers/second"), backward)
     found = {schedule.FORWARD: forward, schedule.BACKWARD: backward}
-    if job.cells["schedule"] in schedule.SPLIT_BACKWARD:
+    if row.splits_backward:
         found = {schedule.FORWARD: forward, schedule.BACKWARD: backward - weight, schedule.WEIGHT: weight}
     return {kind: seconds / chunks for kind, seconds in found.items()}, _at(ledger, "pp/transfer") / (2 * chunks)
 
@@ -67,8 +69,11 @@ def drawn_micro_batches(name: str, micro_batches: int, stages: int, chunks: int)
     >>> drawn_micro_batches("interleaved", 128, 4, 2), drawn_micro_batches("dualpipe", 7, 4, 1)
     (8, 0)
     """
-    if name.startswith("dualpipe"):
-        fits = stages % 2 == 0 and micro_batches >= 2 * stages
+    if name not in schedule.ORDERS:
+        return 0
+    row = SCHEDULES[name]
+    if row.stages_held > 1 or row.pieces > 1:
+        fits = row.condition is None or row.condition.holds({"pp": stages, "micro_batches": micro_batches})
         return min(micro_batches - micro_batches % 2, max(2 * stages, 10)) if fits else 0
     wanted = max((3 if chunks == 1 else 2) * stages, FEWEST_DRAWN)
     most = max(stages + 1 if chunks == 1 else 2 * stages, MOST_BARS // (3 * stages * chunks))
@@ -93,8 +98,9 @@ def _timeline(axes: Any, job: jobs.Job, ledger: Any) -> None:
     axes.set_title(
         f"Pipeline {name}, simplified drawing of {count}; the estimated bubble is {bubble:.1f} % of the step"
     )
-    pale = {"dualpipe": "pale: entered at the last stage", "dualpipe-v": "pale: second half of the model"}
-    remark = f"; {pale.get(name, f'pale: later of {pieces} chunks')}" if pieces > 1 else ""
+    row = SCHEDULES[name]
+    pale = "entered at the last stage" if row.stages_held > 1 else "second half of the model"
+    remark = f"; pale: {f'later of {pieces} chunks' if row.chunked else pale}" if pieces > 1 else ""
     axes.set(xlabel=f"time [{unit}]{remark}", ylabel="stage", xlim=(0, end / divisor), ylim=(stages - 0.5, -0.5))
     step = max(1, stages // 16)
     axes.set_yticks(range(0, stages, step))

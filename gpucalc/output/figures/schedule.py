@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from gpucalc.layouts.schedules import SCHEDULES
+
 FORWARD, BACKWARD, WEIGHT = "F", "B", "W"
-SPLIT_BACKWARD = ("zb-h1", "zb-1p", "zb-2p", "dualpipe", "dualpipe-v")  # weight gradients are passes of their own
 
 
 @dataclass(frozen=True)
@@ -39,18 +40,7 @@ def order(schedule: str, stages: int, chunks: int, micro_batches: int) -> list[l
     >>> ["".join(p.kind for p in stage) for stage in order("1f1b", 2, 1, 3)]
     ['FFBFBB', 'FBFBFB']
     """
-    makers: Mapping[str, Callable[[int, int, int, int], list[Pass]]] = {
-        "none": _one_forward_one_backward,
-        "gpipe": _all_forward_all_backward,
-        "1f1b": _one_forward_one_backward,
-        "interleaved": _interleaved,
-        "zb-h1": _zero_bubble_one,
-        "zb-1p": _zero_bubble_one,
-        "zb-2p": _zero_bubble_two,
-        "dualpipe": _dualpipe,
-        "dualpipe-v": _dualpipe_v,
-    }
-    return [makers[schedule](stage, stages, chunks, micro_batches) for stage in range(stages)]
+    return [ORDERS[schedule](stage, stages, chunks, micro_batches) for stage in range(stages)]
 
 
 def _all_forward_all_backward(stage: int, stages: int, chunks: int, micro_batches: int) -> list[Pass]:
@@ -170,6 +160,21 @@ def _both_ways(outer: int, inner: int, middle: int, near: int) -> list[Pass]:
     return found + waiting
 
 
+# What one stage runs, by schedule: a function of stage, stages, chunks and micro-batches. A schedule without an
+# order of its own is estimated and ranked, but not drawn.
+ORDERS: Mapping[str, Callable[[int, int, int, int], list[Pass]]] = {
+    "none": _one_forward_one_backward,
+    "gpipe": _all_forward_all_backward,
+    "1f1b": _one_forward_one_backward,
+    "interleaved": _interleaved,
+    "zb-h1": _zero_bubble_one,
+    "zb-1p": _zero_bubble_one,
+    "zb-2p": _zero_bubble_two,
+    "dualpipe": _dualpipe,
+    "dualpipe-v": _dualpipe_v,
+}
+
+
 def routes(schedule: str, stages: int, chunks: int) -> list[list[tuple[int, int]]]:
     """The ways of micro-batches through the model: for each, the (chunk, stage) in the order of a forward pass.
 
@@ -179,9 +184,10 @@ def routes(schedule: str, stages: int, chunks: int) -> list[list[tuple[int, int]
     [[(0, 0), (0, 1)], [(1, 1), (1, 0)]]
     """
     down, up = list(range(stages)), list(reversed(range(stages)))
-    if schedule == "dualpipe":
+    row = SCHEDULES[schedule]
+    if row.stages_held == 2:
         return [[(0, stage) for stage in down], [(1, stage) for stage in up]]
-    if schedule == "dualpipe-v":
+    if row.pieces == 2:
         return [[(0, stage) for stage in down] + [(1, stage) for stage in up]]
     return [[(chunk, stage) for chunk in range(chunks) for stage in down]]
 

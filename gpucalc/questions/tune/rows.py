@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpucalc.core.columns import INPUT, parse_cell
+from gpucalc.core.columns import INPUT, SHAPE, parse_cell
 from gpucalc.core.errors import UsageError, suggestion
 from gpucalc.database.recipes import Recipe
+from gpucalc.layouts.axes import AXES
 
 ADAPTERS = ("lora", "qlora", "adapter", "adapter-v2")
 SUPERVISED = ("sft", "full", *ADAPTERS)
@@ -25,44 +26,15 @@ _REINFORCED = {"dapo": "grpo", "swe": "grpo", "rloo": "grpo", "gspo": "grpo", "r
 _PRECISIONS = ("mxfp8", "nvfp4", "mxfp4", "fp8", "bf16-true", "bf16", "fp16", "fp32")
 _QUANTISATIONS = ("nf4-dq", "nf4", "int4", "int8")
 _SHARDINGS = {"none": 0, "ddp": 0, "fsdp": 3, "fsdp2": 3, "zero-1": 1, "zero-2": 2, "zero-3": 3}
-# Read as they stand when a row has them, beside what the rules below read.
+# Read as they stand when a row has them, beside the axes of a layout and what the rules below read.
 PLAIN = (
-    "layers",
-    "hidden",
-    "heads",
-    "kv_heads",
-    "head_dim",
-    "ffn_hidden",
-    "vocab",
-    "gated_mlp",
-    "experts",
-    "experts_per_token",
-    "expert_ffn_hidden",
-    "shared_experts",
-    "gpus_per_node",
-    "inter_node_gbps_per_gpu",
-    "lora_rank",
-    "lora_targets",
-    "quantisation",
-    "train_embeddings",
-    "optimizer_in_backward",
-    "chunked_loss",
-    "zero_stage",
-    "shard_group",
-    "sequence_parallel",
-    "vpp",
-    "schedule",
-    "recompute",
-    "dp",
-    "etp",
-    "offload_optimizer",
-    "offload_activations",
-    "framework",
-    "software_date",
-    "fused_norm",
-    "global_batch",
-    "mem_counter",
+    *SHAPE,
+    *("gpus_per_node", "inter_node_gbps_per_gpu", "global_batch"),
+    *("lora_rank", "lora_targets", "quantisation", "train_embeddings", "optimizer_in_backward", "chunked_loss"),
+    *("framework", "software_date", "fused_norm", "mem_counter"),
 )
+# Degrees that published tables write as words and numbers.
+COUNTS = ("tp", "pp", "cp", "ep", "micro_batch")
 
 
 @dataclass(frozen=True)
@@ -262,7 +234,7 @@ def read_batch(text: str) -> dict[str, float]:
 def plain_cells(record: Mapping[str, str], problems: list[str]) -> dict[str, Any]:
     """The cells of the row schema that a row states as such."""
     found: dict[str, Any] = {}
-    for name in PLAIN:
+    for name in (*PLAIN, *(axis for axis in AXES if axis not in COUNTS)):
         text = (record.get(name) or "").strip()
         if not text:
             continue
@@ -295,7 +267,7 @@ def read_tuning(record: Mapping[str, str], choose: Any) -> Tuning:
     cells.update({n: v for n, v in extra.items() if n not in cells})
     cells["model"] = text.get("model") or None
     cells["gpu"] = text.get("gpu") or None
-    for name in ("n_gpus", "tp", "pp", "cp", "ep", "micro_batch", "seq_len"):
+    for name in ("n_gpus", *COUNTS, "seq_len"):
         number = read_count(text.get(name, "")) if not text.get(name, "").startswith("gen") else None
         if number is not None:
             cells[name] = _whole(name, number, problems)
