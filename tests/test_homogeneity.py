@@ -23,8 +23,7 @@ QUANTITY = st.floats(1e-3, 1e3)
 
 def factor(unit: Unit, byte: float, second: float, flop: float) -> float:
     """By how much a number in this unit grows when byte, second and FLOP become smaller by these factors."""
-    exponent = -0.5 if unit.symbol == "s/√B" else unit.byte
-    return byte**exponent * second**unit.second * flop**unit.flop
+    return byte**unit.byte * second**unit.second * flop**unit.flop
 
 
 def values(info: FormulaInfo) -> st.SearchStrategy[dict[str, float]]:

@@ -152,8 +152,9 @@ def kernel(
 
 def _write(form: str, given: dict[str, Any], device: Any, precision: str, ledger: Any, plot: str | None = None) -> None:
     """The question, the answer in kernel units, and the terms that led to it."""
+    from gpucalc.core.trace import records
     from gpucalc.estimate.kernels import bound_of
-    from gpucalc.output.explain import ledger_terms, tree
+    from gpucalc.output.explain import tree
     from gpucalc.output.table import significant
 
     seconds, rate = float(ledger["time/total"]), float(ledger["metric/achieved"])
@@ -173,7 +174,7 @@ def _write(form: str, given: dict[str, Any], device: Any, precision: str, ledger
 
         flops = float(given["flops"] if "flops" in given else ledger["flops/total"])
         save(roofline_figure(answer, operation_traffic(ledger), flops, device), plot)
-    terms = ledger_terms(ledger)
+    terms = records(ledger, ("time/total",))
     if form == "json":
         emit_document({**answer, "terms": terms})
     elif form == "table":

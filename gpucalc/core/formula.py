@@ -14,19 +14,47 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar, get_args, get_type_hints
 
-from gpucalc.core.units import Unit
+from gpucalc.core.units import NUMBER, Unit
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+BASES = ("definition", "published", "measured", "assumed")
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A number of the model that is no argument of a question: its value, name, meaning and where it comes from.
+
+    basis: definition (it could not be otherwise), published, measured or assumed; `cite` is a key of
+    `hardware_db/references.toml`. Given as an argument it is shown by its name.
+    """
+
+    name: str
+    value: float
+    meaning: str
+    basis: str
+    cite: str = ""
+    unit: Unit = NUMBER
+
+    def __post_init__(self) -> None:
+        if self.basis not in BASES:
+            raise ValueError(f"{self.name}: the basis is one of {', '.join(BASES)}, not {self.basis!r}")
 
 
 @dataclass(frozen=True)
 class FormulaInfo:
-    """What is known of one formula: its function, symbol, citation key and validity range."""
+    """What is known of one formula: its function, symbol, citation key and validity range.
+
+    `bounds` names the arguments of which the largest decides (a roofline, an overlap), so that an explanation
+    can say which; `math` is the equation as a paper writes it, where the function's text is far from it.
+    """
 
     function: Callable[..., Any]
     symbol: str
     cite: str
     valid: str
+    bounds: tuple[str, ...] = ()
+    math: str = ""
 
     @property
     def name(self) -> str:
@@ -70,15 +98,22 @@ class FormulaInfo:
 FORMULAS: dict[str, FormulaInfo] = {}
 
 
-def formula(*, symbol: str, cite: str, valid: str) -> Callable[[F], F]:
+def argument_unit(name: str) -> Unit | None:
+    """The unit that all formulas with an argument of this name give it; None where none has or two differ."""
+    found = {info.units[name] for info in FORMULAS.values() if name in info.units}
+    return found.pop() if len(found) == 1 else None
+
+
+def formula(*, symbol: str, cite: str, valid: str, bounds: tuple[str, ...] = (), math: str = "") -> Callable[[F], F]:
     """Register a pure function as a formula of the model.
 
     symbol: as a paper would write the result; cite: key of `hardware_db/references.toml`;
-    valid: the range in which it holds, as text.
+    valid: the range in which it holds, as text; bounds: arguments of which the largest decides;
+    math: the equation as a paper writes it.
     """
 
     def mark(function: F) -> F:
-        info = FormulaInfo(function, symbol, cite, valid)
+        info = FormulaInfo(function, symbol, cite, valid, bounds, math)
         FORMULAS[function.__name__] = info
         function.info = info  # type: ignore[attr-defined]
         return function

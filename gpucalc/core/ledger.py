@@ -3,6 +3,9 @@
 `Columns` holds the question: name → scalar or one value per row. `Ledger` holds the answer:
 path → value, in the order in which it was computed, and (when asked to trace) how.
 
+The verbs take *references*: a `str` is the path of a stored term or the name of a column. What is referred to
+is recorded, so every number of an explanation can be followed to the columns that it comes from.
+
 Terms that depend on few columns are evaluated on the distinct combinations of those columns
 (`Ledger.on`) and gathered when a term of all rows reads them: the same formula on fewer rows.
 """
@@ -15,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from gpucalc.core.formula import FormulaInfo, info_of
-from gpucalc.core.units import Unit
+from gpucalc.core.formula import Constant, FormulaInfo, argument_unit, info_of
+from gpucalc.core.units import NUMBER, Array, Unit
 
 DENSE_CODES = 1 << 16  # up to here distinct codes are found by a table instead of a sort
 
@@ -43,6 +46,7 @@ class Columns(Mapping[str, Any]):
     def __init__(self, values: Mapping[str, Any], codes: Mapping[str, tuple[np.ndarray, int]] | None = None) -> None:
         self._values = dict(values)
         self._codes = dict(codes or {})
+        self.terms: dict[str, str] = {}  # name → path, of the columns that a ledger computed
         lengths = {len(v) for v in self._values.values() if isinstance(v, np.ndarray) and v.ndim}
         if len(lengths) > 1:
             raise ValueError(f"columns of different lengths: {sorted(lengths)}")
@@ -57,10 +61,13 @@ class Columns(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._values)
 
-    def define(self, name: str, value: Any) -> None:
-        """Add a column; one that exists is replaced."""
+    def define(self, name: str, value: Any, term: str = "") -> None:
+        """Add a column; one that exists is replaced. `term` is the path under which a ledger stored it."""
         self._values[name] = value
         self._codes.pop(name, None)
+        self.terms.pop(name, None)
+        if term:
+            self.terms[name] = term
 
     def _coded(self, name: str) -> tuple[np.ndarray, int]:
         if name not in self._codes:
@@ -77,7 +84,7 @@ class Columns(Mapping[str, Any]):
         varying = [n for n in names if isinstance(self._values.get(n), np.ndarray) and self._values[n].ndim]
         scalars = {n: v for n, v in self._values.items() if not (isinstance(v, np.ndarray) and v.ndim)}
         if not varying:
-            return Columns(scalars), None
+            return self._narrowed(Columns(scalars)), None
         combined, size = self._coded(varying[0])
         for name in varying[1:]:
             codes, levels = self._coded(name)
@@ -87,24 +94,58 @@ class Columns(Mapping[str, Any]):
         index, first, _ = _compress(combined, size)
         reduced = {n: self._values[n][first] for n in varying}
         kept = {n: (self._codes[n][0][first], self._codes[n][1]) for n in varying}
-        return Columns({**scalars, **reduced}, kept), index
+        return self._narrowed(Columns({**scalars, **reduced}, kept)), index
+
+    def _narrowed(self, columns: Columns) -> Columns:
+        columns.terms = {name: path for name, path in self.terms.items() if name in columns}
+        return columns
 
     def row(self, index: int) -> dict[str, Any]:
         """One row as plain values."""
         return {n: v[index] if isinstance(v, np.ndarray) and v.ndim else v for n, v in self._values.items()}
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument of a traced entry, and where its value came from.
+
+    kind: "term" (`name` is its path), "column" or "default" (its name), "constant" (its name or that of the
+    argument). A value that was computed on the way is of the kind "computed": nothing can be said of it.
+    """
+
+    value: Any
+    kind: str
+    name: str
+    unit: Unit | None = None
+
+
+@dataclass(slots=True)
 class Entry:
-    """One stored term: its value on the rows of its scope, and how it came about."""
+    """One stored term: its value on the rows of its scope, and how it came about.
+
+    verb: formula, product, total, maximum, choose or value. `arguments` are kept only by a tracing ledger: those of
+    a formula by name, the factors of a product and the parts of a sum by reference, the "selector" of a choice.
+    """
 
     value: Any
     scope: Ledger
     verb: str
     info: FormulaInfo | None = None
-    arguments: dict[str, Any] = field(default_factory=dict)
+    arguments: dict[str, Argument] = field(default_factory=dict)
     parts: tuple[str, ...] = ()
-    unit: Unit | None = None
+    cases: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def unit(self) -> Unit | None:
+        """The unit of the value; None for one that was kept as it is."""
+        if self.info is not None:
+            return self.info.units.get("return")
+        if self.verb == "product":
+            unit = NUMBER
+            for part in self.parts:
+                unit = unit * (self.scope.unit(part) or NUMBER)
+            return unit
+        return self.scope.unit(self.parts[0]) if self.parts else None
 
 
 class Ledger:
@@ -156,13 +197,36 @@ class Ledger:
             scope = scope._parent
         return value
 
+    def value(self, reference: str) -> Any:
+        """What a reference means in this scope: the stored term of that path, else the column of that name.
+
+        Raises KeyError where there is neither.
+        """
+        if reference in self.entries:
+            return self[reference]
+        try:
+            return self.columns._values[reference]
+        except KeyError:
+            raise KeyError(f"no term or column {reference!r} in this scope") from None
+
+    def unit(self, reference: str) -> Unit | None:
+        """The unit of what a reference means; a column has that of the formulas' arguments of its name."""
+        path = reference if reference in self.entries else self.columns.terms.get(reference, "")
+        return self.entries[path].unit if path else argument_unit(reference)
+
+    def source(self, reference: str) -> Argument:
+        """The value of a reference with where it came from; a column that a term defined counts as that term."""
+        path = reference if reference in self.entries else self.columns.terms.get(reference, "")
+        value = self.value(reference)
+        return Argument(value, "term" if path else "column", path or reference, self.unit(reference))
+
     def share(self, *paths: str) -> None:
         """Make stored terms columns of this scope, under the last part of their path.
 
         Formulas of this scope then find them by name.
         """
         for path in paths:
-            self.columns.define(path.rsplit("/", 1)[-1], self[path])
+            self.columns.define(path.rsplit("/", 1)[-1], self[path], path)
 
     def _store(self, path: str, entry: Entry) -> Any:
         if path in self.entries:
@@ -170,64 +234,114 @@ class Ledger:
         self.entries[path] = entry
         return entry.value
 
-    def arguments(self, function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
-        """All arguments of a formula: those given, then columns of the scope, then defaults."""
+    def add(self, path: str, function: Callable[..., Any], **given: Any) -> Array:
+        """Evaluate a formula and store its value under `path`.
+
+        An argument that is a `str` is a reference; a number or a `Constant` is a constant. Arguments not given are
+        the columns of their names, then the formula's defaults.
+        """
         info = info_of(function)
-        result = {}
+        columns = self.columns._values
+        values: dict[str, Any] = {}
         for name in info.parameters:
             if name in given:
-                result[name] = given[name]
-            elif name in self.columns:
-                result[name] = self.columns[name]
+                value = given[name]
+                if isinstance(value, str):
+                    value = self.value(value)
+                elif isinstance(value, Constant):
+                    value = value.value
+                values[name] = value
+            elif name in columns:
+                values[name] = columns[name]
             elif name not in info.defaults:
                 raise KeyError(f"{info.name}: no argument or column {name!r} in this scope")
-        return result
+        entry = Entry(function(**values), self, "formula", info)
+        if self.trace:
+            entry.arguments = {name: self._argument(info, name, given) for name in info.parameters}
+        stored: Array = self._store(path, entry)
+        return stored
 
-    def add(self, path: str, function: Callable[..., Any], **given: Any) -> Any:
-        """Evaluate a formula and store its value under `path`."""
-        arguments = self.arguments(function, given)
-        value = function(**arguments)
-        info = info_of(function)
-        kept = arguments if self.trace else {}
-        return self._store(path, Entry(value, self, "formula", info, kept, unit=info.units.get("return")))
+    def _argument(self, info: FormulaInfo, name: str, given: Mapping[str, Any]) -> Argument:
+        """Where the argument `name` of a formula came from."""
+        unit = info.units.get(name)
+        if name not in given and name not in self.columns:
+            return Argument(info.defaults[name], "default", name, unit)
+        value = given.get(name, name)
+        if isinstance(value, str):
+            source = self.source(value)
+            return Argument(source.value, source.kind, source.name, unit)
+        if isinstance(value, Constant):
+            return Argument(value.value, "constant", value.name, unit)
+        kind = "computed" if hasattr(value, "dtype") else "constant"
+        return Argument(value, kind, name, unit)
 
-    def keep(self, path: str, value: Any) -> Any:
-        """Store a value that is chosen, not computed: a coefficient of the row's schedule."""
-        return self._store(path, Entry(value, self, "value"))
+    def keep(self, path: str, value: Any) -> Array:
+        """Store a value that is chosen, not computed: a flag, a selector or a coefficient of the row's schedule."""
+        kept: Array = self._store(path, Entry(value, self, "value"))
+        return kept
 
-    def define(self, name: str, function: Callable[..., Any], **given: Any) -> Any:
+    def define(self, name: str, function: Callable[..., Any], **given: Any) -> Array:
         """Evaluate a formula and make it a column of this scope, for later formulas to find by name."""
         value = self.add(f"symbol/{name}", function, **given)
-        self.columns.define(name, value)
+        self.columns.define(name, value, f"symbol/{name}")
         return value
 
-    def total(self, path: str, *parts: str) -> Any:
-        """Store the sum of stored terms."""
-        value = self[parts[0]]
-        for part in parts[1:]:
-            value = value + self[part]
-        return self._store(path, Entry(value, self, "total", parts=parts, unit=self._unit(parts)))
+    def product(self, path: str, *factors: str) -> Array:
+        """Store the product of terms and columns; its unit is the product of theirs.
 
-    def maximum(self, path: str, *parts: str) -> Any:
-        """Store the largest of stored terms: a roofline, or an overlap bound."""
-        value = self[parts[0]]
-        for part in parts[1:]:
-            value = np.maximum(value, self[part])
-        return self._store(path, Entry(value, self, "maximum", parts=parts, unit=self._unit(parts)))
+        >>> ledger = Ledger(Columns({"share": 0.25, "layers": 4.0}))
+        >>> _ = ledger.keep("layer/time", 3.0)
+        >>> float(ledger.product("time/exposed", "layer/time", "layers", "share"))
+        3.0
+        """
+        value = self.value(factors[0])
+        for factor in factors[1:]:
+            value = value * self.value(factor)
+        return self._joined(path, "product", value, factors)
 
-    def choose(self, path: str, selector: Any, cases: Mapping[int, str]) -> Any:
-        """Store, row by row, the term whose key equals the selector: ZeRO stage, recompute, schedule."""
-        values = [self[part] for part in cases.values()]
-        if isinstance(selector, np.ndarray) and selector.ndim:
-            value = np.select([selector == key for key in cases], values)
+    def total(self, path: str, *parts: str) -> Array:
+        """Store the sum of terms and columns."""
+        value = self.value(parts[0])
+        for part in parts[1:]:
+            value = value + self.value(part)
+        return self._joined(path, "total", value, parts)
+
+    def maximum(self, path: str, *parts: str) -> Array:
+        """Store the largest of terms and columns: a roofline, or an overlap bound."""
+        value = self.value(parts[0])
+        for part in parts[1:]:
+            value = np.maximum(value, self.value(part))
+        return self._joined(path, "maximum", value, parts)
+
+    def _joined(self, path: str, verb: str, value: Any, parts: tuple[str, ...]) -> Array:
+        entry = Entry(value, self, verb, parts=parts)
+        if self.trace:
+            entry.arguments = {part: self.source(part) for part in parts}
+        stored: Array = self._store(path, entry)
+        return stored
+
+    def choose(self, path: str, selector: Any, cases: Mapping[int, str]) -> Array:
+        """Store, row by row, the term whose key equals the selector: ZeRO stage, recompute, schedule.
+
+        The selector is a reference, or an array of keys.
+        """
+        code = self.value(selector) if isinstance(selector, str) else selector
+        if isinstance(code, np.ndarray) and code.ndim:
+            value = np.select([code == key for key in cases], [self.value(part) for part in cases.values()])
         else:
-            chosen = next((part for key, part in cases.items() if key == selector), None)
+            chosen = next((part for key, part in cases.items() if key == code), None)
             if chosen is None:
-                raise KeyError(f"{path}: no case {selector!r}")
-            value = self[chosen]
-        arguments = {"selector": selector, "cases": dict(cases)} if self.trace else {}
-        parts = tuple(cases.values())
-        return self._store(path, Entry(value, self, "choose", arguments=arguments, parts=parts, unit=self._unit(parts)))
+                raise KeyError(f"{path}: no case {code!r}")
+            value = self.value(chosen)
+        entry = Entry(value, self, "choose", parts=tuple(cases.values()), cases=dict(cases))
+        if self.trace:
+            computed = Argument(code, "computed", "selector")
+            entry.arguments = {"selector": self.source(selector) if isinstance(selector, str) else computed}
+        stored: Array = self._store(path, entry)
+        return stored
 
-    def _unit(self, parts: Sequence[str]) -> Unit | None:
-        return self.entries[parts[0]].unit
+    def active(self, path: str) -> str:
+        """The term that a choice of a ledger of one row stands for."""
+        entry = self.entries[path]
+        code = int(np.asarray(entry.arguments["selector"].value).item())
+        return entry.cases[code]

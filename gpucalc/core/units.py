@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_args
 
 from gpucalc.core.errors import UsageError
 
@@ -24,7 +24,7 @@ else:
 
 @dataclass(frozen=True)
 class Unit:
-    """A unit as exponents of byte, second and FLOP; `symbol` is what a person reads.
+    """A unit as exponents of byte, second, FLOP, watt, dollar and gram; `symbol` is what a person reads.
 
     A pure number has all exponents zero.
     """
@@ -33,6 +33,37 @@ class Unit:
     byte: int = 0
     second: int = 0
     flop: int = 0
+    watt: int = 0
+    dollar: int = 0
+    gram: int = 0
+
+    @property
+    def exponents(self) -> tuple[int, ...]:
+        """The exponents in the order of `BASES`; two units with the same ones measure the same quantity."""
+        return (self.byte, self.second, self.flop, self.watt, self.dollar, self.gram)
+
+    def __mul__(self, other: Unit) -> Unit:
+        """The unit of a product, under its usual name where it has one.
+
+        >>> seconds = Unit("s", second=1)
+        >>> (Unit("B/s", byte=1, second=-1) * seconds).symbol, (Unit("B", byte=1) * seconds).symbol
+        ('B', 'B·s')
+        """
+        return unit_of(tuple(a + b for a, b in zip(self.exponents, other.exponents, strict=True)))
+
+
+BASES = ("B", "s", "FLOP", "W", "USD", "g")
+
+
+def unit_of(exponents: tuple[int, ...]) -> Unit:
+    """The unit with these exponents of `BASES`: one of those below, or one written out from its bases."""
+    known = _KNOWN.get(exponents)
+    if known is not None:
+        return known
+    powers = {base: power for base, power in zip(BASES, exponents, strict=True) if power}
+    above = "·".join(base + (f"^{power}" if power > 1 else "") for base, power in powers.items() if power > 0)
+    below = "".join(f"/{base}" + (f"^{-power}" if power < -1 else "") for base, power in powers.items() if power < 0)
+    return Unit((above or "1") + below, *exponents)
 
 
 Bytes = Annotated[Array, Unit("B", byte=1)]
@@ -42,17 +73,26 @@ BytesPerSecond = Annotated[Array, Unit("B/s", byte=1, second=-1)]
 FlopPerSecond = Annotated[Array, Unit("FLOP/s", flop=1, second=-1)]
 PerSecond = Annotated[Array, Unit("1/s", second=-1)]
 FlopPerByte = Annotated[Array, Unit("FLOP/B", flop=1, byte=-1)]
-SecondsPerSqrtByte = Annotated[Array, Unit("s/√B", second=1)]  # homogeneity is tested through its formula
-Count = Annotated[Array, Unit("")]  # ranks, layers, tokens, elements
+Count = Annotated[Array, Unit("")]  # of anything
+Tokens = Annotated[Array, Unit("")]
+Ranks = Annotated[Array, Unit("")]  # processes of a parallel group, one a GPU
+Elements = Annotated[Array, Unit("")]  # entries of a tensor; a width or depth of a matrix
 Ratio = Annotated[Array, Unit("")]  # a share or factor
 Flag = Annotated[Array, Unit("")]  # 0 or 1
-Watts = Annotated[Array, Unit("W")]  # watt, dollar and gram are units of their own: nothing rescales them
-Joules = Annotated[Array, Unit("J", second=1)]
-Dollars = Annotated[Array, Unit("USD")]
-DollarsPerSecond = Annotated[Array, Unit("USD/s", second=-1)]
-DollarsPerJoule = Annotated[Array, Unit("USD/J", second=-1)]
-Grams = Annotated[Array, Unit("g")]
-GramsPerJoule = Annotated[Array, Unit("g/J", second=-1)]
+Watts = Annotated[Array, Unit("W", watt=1)]
+Joules = Annotated[Array, Unit("J", watt=1, second=1)]
+Dollars = Annotated[Array, Unit("USD", dollar=1)]
+DollarsPerSecond = Annotated[Array, Unit("USD/s", dollar=1, second=-1)]
+DollarsPerJoule = Annotated[Array, Unit("USD/J", dollar=1, watt=-1, second=-1)]
+Grams = Annotated[Array, Unit("g", gram=1)]
+GramsPerJoule = Annotated[Array, Unit("g/J", gram=1, watt=-1, second=-1)]
+
+NUMBER = Unit("")
+_ALIASES = (
+    Bytes, Seconds, Flop, BytesPerSecond, FlopPerSecond, PerSecond, FlopPerByte, Count,
+    Watts, Joules, Dollars, DollarsPerSecond, DollarsPerJoule, Grams, GramsPerJoule,
+)  # fmt: skip
+_KNOWN: dict[tuple[int, ...], Unit] = {get_args(alias)[1].exponents: get_args(alias)[1] for alias in _ALIASES}
 
 _PREFIX = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}

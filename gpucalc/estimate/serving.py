@@ -101,7 +101,8 @@ def _passes(ledger: Ledger) -> None:
     )
     # Engines that balance attention ranks let all of them prefill in the same step.
     together = np.maximum(arrived, np.where(c["gathers_prompts"] > 0, c["attention_dp"], 1.0))
-    together = ledger.keep("prefill/together", np.minimum(together, _at_least_one(c["batch"] * c["attention_dp"])))
+    together = np.minimum(together, _at_least_one(c["batch"] * c["attention_dp"]))
+    ledger.keep("prefill/together", together)
     each = np.maximum(together / c["attention_dp"], 1.0)  # prompts of one rank
     rows = c["decoding"] * c["verified"]
     share = c["attention_dp"]

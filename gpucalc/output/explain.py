@@ -53,7 +53,7 @@ def _term(term: Mapping[str, Any], parent: str, references: list[str]) -> list[s
         lines += _wrap(text, lead + "    ")
     arguments = term.get("arguments") or {}
     if arguments:
-        shown = ", ".join(f"{n} = {_argument(v)}" for n, v in arguments.items())
+        shown = ", ".join(f"{n} = {_argument(n, v)}" for n, v in arguments.items())
         lines += _wrap(f"with {shown}", lead + "    ")
     return lines
 
@@ -62,9 +62,11 @@ def _depth(term: Mapping[str, Any]) -> int:
     return int(term.get("depth") or 0)
 
 
-def _argument(value: Any) -> str:
+def _argument(name: str, value: Any) -> str:
     if isinstance(value, Mapping) and "value" in value:
-        return quantity(value["value"], str(value.get("unit") or ""))
+        shown = quantity(value["value"], str(value.get("unit") or ""))
+        source = next((str(value[kind]) for kind in ("term", "column", "constant") if value.get(kind)), "")
+        return shown if source.rsplit("/", 1)[-1] == name else f"{shown} ({source})" if source else shown
     if isinstance(value, list | tuple) and len(value) == 2 and isinstance(value[1], str):
         return quantity(value[0], value[1])
     return quantity(value, "")
@@ -100,33 +102,3 @@ def tree(
     if references:
         lines += ["", *(part for n, text in enumerate(references, 1) for part in _wrap(f"[{n}] {text}", ""))]
     return "\n".join(lines).strip("\n")
-
-
-def ledger_terms(ledger: Any) -> list[dict[str, Any]]:
-    """The terms of a traced ledger of one row, in the order in which they were computed."""
-    return [_ledger_term(path, entry) for path, entry in ledger.entries.items() if not path.startswith("symbol/")]
-
-
-def _ledger_term(path: str, entry: Any) -> dict[str, Any]:
-    joined = {"total": " + ", "maximum": ", "}.get(entry.verb, ", ")
-    parts = joined.join(entry.parts)
-    formula = entry.info.expression if entry.info else f"max({parts})" if entry.verb == "maximum" else parts
-    units = entry.info.units if entry.info else {}
-    return {
-        "path": path,
-        "value": _plain(entry.value),
-        "unit": entry.unit.symbol if entry.unit else "",
-        "formula": formula,
-        "arguments": {
-            name: {"value": _plain(value), "unit": units[name].symbol if name in units else ""}
-            for name, value in entry.arguments.items()
-        }
-        if entry.verb == "formula"
-        else {},
-        "citation": entry.info.cite if entry.info else "",
-        "symbol": entry.info.symbol if entry.info else "",
-    }
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if getattr(value, "size", 0) == 1 else value

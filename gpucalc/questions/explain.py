@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpucalc.core.errors import UsageError
-from gpucalc.core.ledger import Entry, Ledger
+from gpucalc.core.ledger import Ledger
+from gpucalc.core.trace import plain, records
 from gpucalc.database.catalog import references
 from gpucalc.database.hardware import MATRIX_PEAK, Database
 from gpucalc.estimate.training import estimate_training
@@ -51,89 +52,13 @@ def explain(
     """Explain one completed row; raises UsageError with all violations when it is no legal job."""
     job = jobs.resolve(cells, db, profile=profile, fabric=fabric, causal_flops=causal_flops)
     ledger = estimate_training(jobs.stack([job]), trace=True)
-    known = references(db.dirs[1:])
-    citations = {key: f"{r.authors} ({r.year}). {r.title}" for key, r in known.items()}
-    return Explanation(_facts(job, ledger), _Tree(ledger, citations).terms(), _summary(job, ledger), job.warnings)
+    return Explanation(_facts(job, ledger), ledger_tree(ledger, db, ROOTS), _summary(job, ledger), job.warnings)
 
 
 def ledger_tree(ledger: Ledger, db: Database, roots: Sequence[str]) -> list[dict[str, Any]]:
     """The terms of any traced ledger of one row as records in tree order, those of `roots` first."""
     known = references(db.dirs[1:])
-    citations = {key: f"{r.authors} ({r.year}). {r.title}" for key, r in known.items()}
-    return _Tree(ledger, citations).terms(roots)
-
-
-def _number(value: Any) -> Any:
-    item = value.item() if hasattr(value, "item") and getattr(value, "size", 1) == 1 else value
-    return item
-
-
-class _Tree:
-    """The entries of a traced ledger in tree order, each once."""
-
-    def __init__(self, ledger: Ledger, citations: Mapping[str, str]) -> None:
-        self.ledger = ledger
-        self.citations = citations
-        self.seen: set[str] = set()
-        # An argument that is the very object another term stored was computed by that term.
-        self.origin = {id(e.value): path for path, e in ledger.entries.items() if hasattr(e.value, "dtype")}
-
-    def terms(self, roots: Sequence[str] = ROOTS) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
-        rest = [path for path in self.ledger.entries if not path.startswith("symbol/")]
-        rest.sort(key=lambda path: path.split("/", 1)[0] != "layer")
-        for path in (*roots, *rest):
-            if path in self.ledger and path not in self.seen:
-                self._walk(path, 0, found)
-        return found
-
-    def _walk(self, path: str, depth: int, found: list[dict[str, Any]]) -> None:
-        self.seen.add(path)
-        entry = self.ledger.entries[path]
-        children = self._children(entry)
-        found.append(self._record(path, entry, depth))
-        for child in children:
-            if child not in self.seen and not child.startswith("symbol/"):
-                self._walk(child, depth + 1, found)
-
-    def _children(self, entry: Entry) -> list[str]:
-        if entry.verb == "choose":
-            return [self._active(entry)]
-        linked = [self.origin[id(v)] for v in entry.arguments.values() if id(v) in self.origin]
-        return [*entry.parts, *linked]
-
-    def _active(self, entry: Entry) -> str:
-        selector = int(_number(entry.arguments["selector"]))
-        return str(entry.arguments["cases"][selector])
-
-    def _record(self, path: str, entry: Entry, depth: int) -> dict[str, Any]:
-        info = entry.info
-        note = ""
-        if entry.verb == "maximum":
-            note = f"the largest is {max(entry.parts, key=lambda p: float(_number(self.ledger[p])))}"
-        elif entry.verb == "choose":
-            note = f"here {self._active(entry)}"
-        joined = {"total": " + ".join(entry.parts), "maximum": f"max({', '.join(entry.parts)})"}
-        return {
-            "path": path,
-            "value": _number(entry.value),
-            "unit": entry.unit.symbol if entry.unit else "",
-            "formula": info.expression if info else joined.get(entry.verb, ""),
-            "arguments": self._arguments(entry),
-            "citation": self.citations.get(info.cite, info.cite) if info else "",
-            "symbol": info.symbol if info else "",
-            "depth": depth,
-            "note": note,
-        }
-
-    def _arguments(self, entry: Entry) -> dict[str, Any]:
-        if entry.info is None:
-            return {}
-        units = entry.info.units
-        return {
-            name: {"value": _number(value), "unit": units[name].symbol if name in units else ""}
-            for name, value in entry.arguments.items()
-        }
+    return records(ledger, roots, {key: f"{r.authors} ({r.year}). {r.title}" for key, r in known.items()})
 
 
 def _facts(job: jobs.Job, ledger: Ledger) -> list[tuple[str, str]]:
@@ -152,7 +77,7 @@ def _facts(job: jobs.Job, ledger: Ledger) -> list[tuple[str, str]]:
         ("link", f"{cluster.link_bandwidth / 1e9:.0f} GB/s per GPU, one direction ({cluster.link_key})"),
         ("network", f"{network:.0f} Gb/s per GPU, one direction ({cluster.network_basis})"),
         ("software profile", f"{job.profile.name}: {job.profile.title}"),
-        ("fit", jobs.fit_of(float(_number(ledger["memory/fill"])))),
+        ("fit", jobs.fit_of(float(plain(ledger["memory/fill"])))),
     ]
     low, high = jobs.job_band(job)
     facts.append(("80 % band", f"{100 * (low - 1):+.0f} % to {100 * (high - 1):+.0f} % of the step time"))
@@ -161,7 +86,7 @@ def _facts(job: jobs.Job, ledger: Ledger) -> list[tuple[str, str]]:
 
 def _summary(job: jobs.Job, ledger: Ledger) -> list[str]:
     def at(path: str) -> float:
-        return float(_number(ledger[path]))
+        return float(plain(ledger[path]))
 
     step = at("time/step")
     parts = {p: at(p) for p in (*ledger.entries["time/compute/parts"].parts, *ledger.entries["time/step"].parts[1:])}

@@ -99,7 +99,7 @@ def filter_gang(nodes: Sequence[NodeState], needed: int, share: int) -> Ledger:
     free = np.array([n.free for n in nodes], dtype=float)
     ledger = Ledger(Columns({"free": free, "gang_share": float(share)}), trace=True)
     each = ledger.add("filter/blocks/node", gang.free_blocks)
-    blocks, total = float(each.sum()), float(free.sum())
+    blocks, total = float(np.sum(each)), float(free.sum())
     ledger.keep("filter/blocks", blocks)
     lost = gang.fragmentation(free_gpus=max(total, 1.0), blocks=blocks, gang_share=float(share)) if total else 0.0
     ledger.keep("filter/fragmentation", float(lost))
