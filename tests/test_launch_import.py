@@ -189,7 +189,9 @@ def test_nothing_is_executed(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> 
     evil = SCRIPT.replace("TP=${TP:-4}", f"TP=${{TP:-4}}; touch {trap}; X=$(touch {trap}); `touch {trap}`")
     cells, _ = read_launch("megatron", evil)
     assert not trap.exists()
-    assert cells["tp"] == 4  # the text alone counts, not this process's environment
+    assert cells["tp"] == 8  # a whole number of the environment comes before a default
+    monkeypatch.setenv("TP", "$(touch trap)")
+    assert read_launch("megatron", evil)[0]["tp"] == 4  # nothing else of it is taken
     with pytest.raises(DataError):
         read_launch("megatron", SCRIPT.replace("${TP:-4}", f"$(touch {trap}; echo 8)"))
     with pytest.raises(DataError, match="expected a whole number"):
@@ -287,7 +289,7 @@ def test_the_number_of_gpus_may_be_given_beside() -> None:
     cells, _ = read_launch("megatron", bare)
     assert "n_gpus" not in cells
     assert read_launch("megatron", bare, {"n_gpus": 32})[0]["dp"] == 4
-    with pytest.raises(DataError, match="starts 64 processes, but 32 GPUs are stated"):
+    with pytest.raises(DataError, match=r"starts 64 processes \(line 1\), but 32 GPUs are stated"):
         read_launch("megatron", BASE + "--bf16", {"n_gpus": 32})
 
 

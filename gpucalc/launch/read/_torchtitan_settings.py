@@ -47,19 +47,19 @@ SILENT = frozenset(
 )
 
 
-def settings(text: str) -> tuple[dict[str, Any], Command | None]:
+def settings(text: str, given: dict[str, Any]) -> tuple[dict[str, Any], Command | None]:
     """The values of a text, and the command that starts it where it is a script."""
     try:
         return _flat(parse_toml(text)), None
     except tomllib.TOMLDecodeError as error:
         if any(line.lstrip().startswith("[") and line.rstrip().endswith("]") for line in text.splitlines()):
-            documents = _documents(text)
+            documents = _documents(text, given)
             if documents is None:
                 raise DataError(f"the torchtitan settings are not TOML ({error})") from None
             return documents
     if "\ndef " in "\n" + text and ".parallelism." in text:
         return _recipe(text), None
-    return _flags(text, {})
+    return _flags(text, {}, given)
 
 
 def _flat(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -72,7 +72,7 @@ def _flat(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def _documents(text: str) -> tuple[dict[str, Any], Command | None] | None:
+def _documents(text: str, given: dict[str, Any]) -> tuple[dict[str, Any], Command | None] | None:
     """A script that writes its settings from a here-document."""
     try:
         documents = read_script(text).documents
@@ -80,28 +80,28 @@ def _documents(text: str) -> tuple[dict[str, Any], Command | None] | None:
         return None
     for document in documents:
         try:
-            return _flags(text, _flat(parse_toml(document)))
+            return _flags(text, _flat(parse_toml(document)), given)
         except tomllib.TOMLDecodeError:
             continue
     return None
 
 
-def _flags(text: str, values: dict[str, Any]) -> tuple[dict[str, Any], Command | None]:
+def _flags(text: str, values: dict[str, Any], given: dict[str, Any]) -> tuple[dict[str, Any], Command | None]:
     """--section.key value flags, which override a file."""
     known = {f"--{key}" for key in (*KNOWN, *SILENT)} | {"--job.config_file", "--job.config-file"}
-    command = find_command(text, known | {f.replace("_", "-") for f in known}, "torchtitan")
+    command = find_command(text, known | {f.replace("_", "-") for f in known}, "torchtitan", given)
     found = dict(values)
-    for flag, given in command.flags():
+    for flag, words in command.flags():
         key = flag.removeprefix("--").replace("-", "_")
         if key == "job.config_file" and not values:
             raise DataError(
-                f"the settings stand in {' '.join(given) or 'a file'}, which is not opened; pass that file instead"
+                f"the settings stand in {' '.join(words) or 'a file'}, which is not opened; pass that file instead"
             )
         if "." in key:
-            lacking = missing(" ".join(given))
+            lacking = missing(" ".join(words))
             if lacking and key in KNOWN:
                 raise DataError(f"{flag}: {', '.join(lacking)} is not set in the text; write its value above")
-            found[key] = _typed(given[0] if given else "true")
+            found[key] = _typed(words[0] if words else "true")
     return found, command
 
 

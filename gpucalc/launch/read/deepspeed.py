@@ -9,7 +9,7 @@ from typing import Any
 from gpucalc.core.errors import DataError
 from gpucalc.launch import legality
 from gpucalc.launch.read.shell.command import Command, find_command
-from gpucalc.launch.read.shell.script import read_script
+from gpucalc.launch.read.shell.script import missing, read_script
 from gpucalc.launch.target import Source
 
 # Top-level keys that cannot change what is predicted, or that are read below.
@@ -41,7 +41,7 @@ AUTO = 'is "auto", which Hugging Face fills in from its own arguments'
 
 def read(text: str, given: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """The cells that a configuration means, and remarks."""
-    document, command = _document(text)
+    document, command = _document(text, given)
     problems: list[str] = []
     notes = list(command.notes) if command else []
     world: int | None = given.get("n_gpus")
@@ -66,9 +66,14 @@ def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _document(text: str) -> tuple[dict[str, Any], Command | None]:
+def _document(text: str, given: dict[str, Any]) -> tuple[dict[str, Any], Command | None]:
     """The JSON of a text; or the one that a script writes from a here-document, with the script's command."""
     if text.lstrip().startswith("{"):
+        lacking = list(dict.fromkeys(missing(text)))
+        if lacking:
+            raise DataError(
+                f"the configuration needs {', '.join(lacking)}, which is not set in the text; write it above"
+            )
         try:
             found = json.loads(text, object_pairs_hook=_pairs)
         except RecursionError:
@@ -85,7 +90,7 @@ def _document(text: str) -> tuple[dict[str, Any], Command | None]:
         named = next((w[i + 1] for w in script.commands for i, x in enumerate(w[:-1]) if x in flags[:2]), None)
         hint = f"pass {named}, which the command names" if named else "expected JSON that begins with {"
         raise DataError(f"no DeepSpeed configuration stands in the text; {hint}")
-    return _document(documents[0])[0], find_command(text, flags, "DeepSpeed")
+    return _document(documents[0], given)[0], find_command(text, flags, "DeepSpeed", given)
 
 
 class _Reader:

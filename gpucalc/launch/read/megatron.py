@@ -110,7 +110,7 @@ KINDS = {"p2p": "ring", "a2a": "ulysses", "all_gather": "ag", "allgather": "ag",
 
 def read(text: str, given: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """The cells that a command or script means, and remarks."""
-    command = find_command(text, KNOWN, "Megatron-LM")
+    command = find_command(text, KNOWN, "Megatron-LM", given)
     return _Reader(command, given).result()
 
 

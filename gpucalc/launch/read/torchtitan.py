@@ -36,7 +36,7 @@ RECIPE_MODES = {"FullAC": "full", "SelectiveAC": "selective", "MemoryBudgetAC": 
 
 def read(text: str, given: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """The cells that settings mean, and remarks."""
-    values, command = settings(text)
+    values, command = settings(text, given)
     return _Reader(values, command, given).result()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,25 +11,49 @@ from gpucalc.core.errors import DataError, suggestion
 from gpucalc.launch.read.shell.script import Script, missing, read_script, shown
 
 MOST_GPUS = 10**7
+_NODES = ("nnodes", "num-nodes", "nodes", "N")
+_PER_NODE = ("nproc-per-node", "num-gpus", "ntasks-per-node", "gpus-per-node")
 
 
-def find_command(text: str, known: Collection[str], who: str) -> Command:
+def find_command(text: str, known: Collection[str], who: str, given: Mapping[str, Any] | None = None) -> Command:
     """The one command of a text that holds flags of a framework.
 
-    Raises DataError when there is none, or several.
+    Where the number of nodes hangs on the default of a variable alone and other GPUs are stated (`given`), the
+    variable takes the value that agrees. Raises DataError when there is no such command, or several.
     """
-    script = read_script(text)
-    candidates = [words for words in _nested(script, 0) if _score(words, known) > 0]
+    command = _find(text, known, who, {})
+    stated = (given or {}).get("n_gpus")
+    nodes, per_node, _ = command.starter([])
+    if not (stated and nodes and per_node) or nodes * per_node == stated:
+        return command
+    strict = _find(text, known, who, {}, defaults=False)
+    by_default = strict.lacking(_NODES), strict.lacking(_PER_NODE)
+    if by_default[0] and stated % per_node == 0:
+        taken = {by_default[0][0]: stated // per_node}
+    elif by_default[1] and stated % nodes == 0:
+        taken = {by_default[1][0]: stated // nodes}
+    else:
+        return command
+    again = _find(text, known, who, {name: str(value) for name, value in taken.items()})
+    again.notes += [f"{n} has a default only: {v} agrees with the {stated} GPUs stated" for n, v in taken.items()]
+    return again
+
+
+def _find(text: str, known: Collection[str], who: str, around: Mapping[str, str], *, defaults: bool = True) -> Command:
+    script = read_script(text, around, defaults=defaults)
+    candidates = [found for found in _nested(script, 0) if _score(found[0], known) > 0]
     if not candidates:
-        flags = sorted({w.split("=")[0] for words in script.commands for w in words if w.startswith("--")})
+        flags = sorted({w.split("=")[0] for words, _ in _nested(script, 0) for w in words if w.startswith("--")})
         near = next((n for n in map(lambda flag: near_flag(flag, known), flags) if n), "")
         hint = f"; did you mean {near}?" if near else "; expected a command such as torchrun … with its flags"
         raise DataError(f"no flag of {who} stands in the text{hint}")
-    best = max(_score(words, known) for words in candidates)
-    main = [words for words in candidates if _score(words, known) > max(1, best // 3)] or candidates[:1]
+    best = max(_score(words, known) for words, _ in candidates)
+    main = [found for found in candidates if _score(found[0], known) > max(1, best // 3)] or candidates[:1]
     if len(main) > 1:
         raise DataError(f"{len(main)} commands with flags of {who} stand in the text; leave the one that is meant")
-    return Command(main[0], script.variables, script.slurm, list(script.notes))
+    words, holder = main[0]
+    notes = list(dict.fromkeys((*script.notes, *holder.notes)))
+    return Command(words, holder.variables, {**script.slurm, **holder.slurm}, notes, text, holder.documents)
 
 
 def near_flag(flag: str, known: Collection[str]) -> str:
@@ -47,20 +71,29 @@ def _score(words: list[str], known: Collection[str]) -> int:
     return sum(1 for word in words if word.split("=")[0] in known)
 
 
-def _nested(script: Script, depth: int) -> Iterator[list[str]]:
-    """All commands, those inside `bash -c "…"` too."""
+def _nested(script: Script, depth: int) -> Iterator[tuple[list[str], Script]]:
+    """All commands with the script that holds them: those inside `bash -c "…"`, `eval` and here-documents too."""
     for words in script.commands:
-        yield words
-        if depth < 2 and "-c" in words:
-            inner = words[words.index("-c") + 1 :][:1]
-            for text in inner:
-                if " " in text:
-                    try:
-                        found = read_script(text)
-                    except DataError:
-                        continue
-                    prefix = words[: words.index("-c")]
-                    yield from ([*prefix, *more] for more in _nested(found, depth + 1))
+        yield words, script
+        if depth >= 2:
+            continue
+        place = next((at for at, word in enumerate(words[:-1]) if re.fullmatch(r"-[a-z]*c", word)), None)
+        if words[0] == "eval":
+            yield from _inside(" ".join(words[1:]), [], script, depth)
+        elif place is not None and re.search(r"\s", words[place + 1]):
+            yield from _inside(words[place + 1], words[:place], script, depth)
+    for document in script.documents if depth < 2 else ():
+        if not document.lstrip().startswith(("{", "[")) and "--" in document:
+            yield from _inside(document, [], script, depth)
+
+
+def _inside(text: str, prefix: list[str], script: Script, depth: int) -> Iterator[tuple[list[str], Script]]:
+    try:
+        inner = read_script(text, script.variables, defaults=script.defaults)
+    except DataError:
+        return
+    for words, holder in _nested(inner, depth + 1):
+        yield [*prefix, *words], holder
 
 
 @dataclass
@@ -71,6 +104,8 @@ class Command:
     variables: dict[str, str]
     slurm: dict[str, str]
     notes: list[str] = field(default_factory=list)
+    source: str = ""
+    documents: list[str] = field(default_factory=list)
 
     def _program(self) -> int:
         """The place of the program: the first word that ends in .py, or the module after -m of the starter."""
@@ -132,15 +167,15 @@ class Command:
         problems.append(f"{flag} is {text[:40]!r}{suggestion(text, choices, 1)}")
         return None
 
-    def world(self, given: dict[str, Any], problems: list[str]) -> tuple[int | None, int | None]:
+    def world(self, given: Mapping[str, Any], problems: list[str]) -> tuple[int | None, int | None]:
         """(GPUs, GPUs of a node) that the starter gives, as far as it says; what is given elsewhere must agree."""
         found: list[str] = []
-        nodes, per_node, total = self._starter(found)
+        nodes, per_node, total = self.starter(found)
         if nodes and per_node:
             total = nodes * per_node
         stated = given.get("n_gpus")
         if stated and total and stated != total:
-            problems.append(f"the command starts {total} processes, but {stated} GPUs are stated")
+            problems.append(f"the command starts {total} processes{self._where()}, but {stated} GPUs are stated")
         if not stated and not total:
             problems += found
         world = stated or total
@@ -149,16 +184,42 @@ class Command:
             return None, None
         return world, per_node if nodes and nodes > 1 else None
 
-    def _starter(self, problems: list[str]) -> tuple[int | None, int | None, int | None]:
-        """(nodes, processes a node, processes in all) of torchrun, srun, mpirun, deepspeed, or #SBATCH lines."""
-        place = max(self._program(), 0)
-        head = self.words[:place]
+    def _where(self) -> str:
+        """The lines of the text that say how many processes start: variables' where the options name some."""
+        option = re.compile(rf"--?(?:{'|'.join((*_PER_NODE, *_NODES[:-1]))})\b[= ]*(\S*)")
+        lines, found = self.source.splitlines(), []
+        for number, line in enumerate(lines, 1):
+            for size in option.finditer(line.replace("_", "-")):
+                names = re.findall(r"^[\"']?\$\{?([A-Za-z_]\w*)", line[size.start(1) : size.end(1)])
+                at = number
+                if names:
+                    assigned = re.compile(rf"\s*(?:export\s+)?{names[0]}=")
+                    at = next((n for n in range(number, 0, -1) if assigned.match(lines[n - 1])), number)
+                short = f": {lines[at - 1].strip()}" if len(lines[at - 1]) < 60 else ""
+                found.append(f"line {at}{short}")
+        return f" ({', '.join(dict.fromkeys(found))})" if found else ""
+
+    def lacking(self, names: tuple[str, ...]) -> list[str]:
+        """The variables that the first of these options of the starter lacks."""
+        options = self._options()
+        texts = [options[name] for name in names if name in options]
+        return missing(texts[0]) if texts else []
+
+    def _options(self) -> dict[str, str]:
+        """The starter's own options, before the program."""
+        head = self.words[: max(self._program(), 0)]
         options: dict[str, str] = {}
         for at, word in enumerate(head):
             name, equals, value = word.partition("=")
             if name.startswith("-"):
                 follows = head[at + 1] if at + 1 < len(head) and not head[at + 1].startswith("-") else ""
                 options[name.lstrip("-").replace("_", "-")] = value if equals else follows
+        return options
+
+    def starter(self, problems: list[str]) -> tuple[int | None, int | None, int | None]:
+        """(nodes, processes a node, processes in all) of torchrun, srun, mpirun, deepspeed, or #SBATCH lines."""
+        head = self.words[: max(self._program(), 0)]
+        options = self._options()
         torch = any("torchrun" in w or w.startswith("torch.distributed") for w in head)
 
         def number(*names: str) -> int | None:
@@ -170,7 +231,7 @@ class Command:
                 if lacking:
                     problems.append(
                         f"--{name} is {shown(text)}, and {', '.join(lacking)} is not set in the text; write its value "
-                        "above, or state the GPUs with --set n_gpus=N"
+                        "above, or state the GPUs with --gpus N"
                     )
                     return None
                 text = text.rpartition(":")[2] if name in {"nnodes", "gpus-per-node"} else text
@@ -188,7 +249,10 @@ class Command:
             nodes = number("nnodes") if "nnodes" in options else 1
             return nodes, per_node, None
         if any(w.endswith("deepspeed") for w in head):
-            return number("num-nodes"), number("num-gpus"), None
+            per_node = number("num-gpus")
+            # Without a host file DeepSpeed's launcher starts on this machine alone.
+            alone = 1 if per_node and "hostfile" not in options else None
+            return number("num-nodes") or alone, per_node, None
         if any(w.endswith("srun") for w in head) or self.slurm:
             tasks = number("ntasks", "n")
             nodes = number("nodes", "N") or slurm_nodes
@@ -197,7 +261,7 @@ class Command:
                 per_node = slurm_gpus
             return nodes, per_node or slurm_gpus, tasks
         world = self.variables.get("WORLD_SIZE", "")
-        total = number("np", "n") or (int(world) if re.fullmatch(r"\d{1,9}", world) else None)
+        total = number("np", "n", "num-processes") or (int(world) if re.fullmatch(r"\d{1,9}", world) else None)
         return None, None, total
 
     def _slurm(self, *names: str) -> int | None:

@@ -29,8 +29,8 @@ class Lexer:
 
     def __init__(self, text: str) -> None:
         self.text, self.at = text, 0
-        self.documents: list[str] = []  # here-documents
-        self.delimiters: list[tuple[str, bool]] = []
+        self.documents: list[tuple[str, bool]] = []  # here-documents, and whether they stand as they are
+        self.delimiters: list[tuple[str, bool, bool]] = []
 
     def peek(self, offset: int = 0) -> str:
         """The character at the place of reading; empty at the end."""
@@ -96,7 +96,7 @@ class Lexer:
             found = re.compile(r"<<(-?)[ \t]*(['\"\\]?)([\w.-]+)\2?").match(self.text, self.at)
             if found:
                 self.at = found.end()
-                self.delimiters.append((found[3], bool(found[1])))
+                self.delimiters.append((found[3], bool(found[1]), bool(found[2])))
                 return
         if words and len(words[-1]) == 1 and words[-1][0].text.isdigit() and self.text[self.at - 1].isdigit():
             words.pop()
@@ -108,17 +108,18 @@ class Lexer:
             self.parts()
 
     def _skip_documents(self) -> None:
-        for delimiter, tabs in self.delimiters:
+        for delimiter, tabs, quoted in self.delimiters:
             lines = []
             while self.at < len(self.text):
                 end = self.text.find("\n", self.at)
                 end = len(self.text) if end < 0 else end
                 line = self.text[self.at : end]
                 self.at = min(end + 1, len(self.text))
-                if (line.lstrip("\t") if tabs else line) == delimiter:
+                line = line.lstrip("\t") if tabs else line
+                if line == delimiter:
                     break
                 lines.append(line)
-            self.documents.append("\n".join(lines) + "\n")
+            self.documents.append(("\n".join(lines) + "\n", quoted))
         self.delimiters = []
 
     def parts(self) -> Word:
@@ -162,6 +163,24 @@ class Lexer:
             if self.at == before:
                 word.append(Part(self.peek()))
                 self.at += 1
+        return word
+
+    def document(self) -> Word:
+        """All of the text as a here-document is expanded: quotes are ordinary, dollars and backquotes are not."""
+        word: Word = []
+        while self.at < len(self.text):
+            char = self.peek()
+            if char == "\\" and self.peek(1) and self.peek(1) in "\\$`\n":
+                word.append(Part("" if self.peek(1) == "\n" else self.peek(1), quoted=True))
+                self.at += 2
+            elif char in "$`":
+                word.append(self._expression(quoted=True))
+            else:
+                end = self.at + 1
+                while end < len(self.text) and self.text[end] not in "\\$`":
+                    end += 1
+                word.append(Part(self.text[self.at : end], quoted=True))
+                self.at = end
         return word
 
     def _double_quoted(self, word: Word) -> None:

@@ -8,7 +8,9 @@ becomes a mark in the word, so that whoever needs the word can name what is miss
 from __future__ import annotations
 
 import ast
+import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpucalc.core.errors import DataError
@@ -21,6 +23,7 @@ _BLANK = "\ue002"  # a blank inside a mark, at which no word is split
 _OPENING = {"if", "for", "while", "until", "case", "function"}
 _CLOSING = {"fi", "done", "esac"}
 _SKIPPED = {"then", "else", "elif", "do", "{", "}", "!", "time", "exec", "nohup", "command", "env"}
+_PRINTING = {"echo", "printf", ":", "true", "cat", "tee", "logger"}  # their words are printed, not run
 _DECLARING = {"export", "declare", "local", "readonly", "typeset"}
 
 
@@ -54,17 +57,22 @@ class Script:
     documents: list[str] = field(default_factory=list)  # here-documents
     slurm: dict[str, str] = field(default_factory=dict)  # #SBATCH options
     notes: list[str] = field(default_factory=list)
+    defaults: bool = True
 
 
-def read_script(text: str) -> Script:
+def read_script(text: str, around: Mapping[str, str] | None = None, *, defaults: bool = True) -> Script:
     """The commands of a text, in order.
+
+    around: variables that stand before the text begins. A variable that nobody sets and the text reads is looked for
+    in this process's environment, where only whole numbers are taken. defaults: whether `${V:-d}` gives d where V is
+    unset; without it V is missing, which shows what hangs on a default alone.
 
     >>> read_script('TP=8\\ntorchrun x.py --tp $TP \\\\\\n  --pp "$((TP / 2))"').commands
     [['torchrun', 'x.py', '--tp', '8', '--pp', '4']]
     """
     if len(text) > LARGEST:
         raise DataError(f"the launch script is longer than {LARGEST:,} characters")
-    script = Script()
+    script = Script(variables=dict(around or {}), defaults=defaults)
     text = text.removeprefix("\ufeff").replace("\r\n", "\n")
     text = text.translate(dict.fromkeys(range(0xE000, 0xE003)))
     if re.search(r"\\[ \t]+\n", text):
@@ -72,13 +80,34 @@ def read_script(text: str) -> Script:
         text = re.sub(r"\\[ \t]+\n", "\\\n", text)
     _slurm(text, script)
     depth, lexer = 0, Lexer(text)
-    script.documents = lexer.documents
     for words, arrays in lexer.statements():
+        # A here-document is expanded where its command stands, unless its delimiter is quoted.
+        for document, quoted in lexer.documents[len(script.documents) :]:
+            script.documents.append(document if quoted else _expanded(document, script))
         for name, (more, items) in arrays.items():
             values = [field for item in items for field in _expand(item, script)]
             script.arrays[name] = [*script.arrays.get(name, []), *values] if more else values
         depth = _statement(words, script, depth)
     return script
+
+
+def _expanded(document: str, script: Script) -> str:
+    text = "".join(_text(part, script) for part in Lexer(document).document())
+    if len(text) > LARGEST:
+        raise DataError(f"a here-document grows beyond {LARGEST:,} characters")
+    return text
+
+
+def _variable(name: str, script: Script) -> str | None:
+    """The value of a variable: assigned in the text, or a whole number of the environment."""
+    value = script.variables.get(name)
+    if value is None and name in script.arrays:
+        value = (script.arrays[name] or [""])[0]
+    if value is None and re.fullmatch(r"\d{1,9}", os.environ.get(name, "")):
+        value = os.environ[name]
+        note = f"{name} = {value} is taken from the environment"
+        script.notes += [] if note in script.notes else [note]
+    return value
 
 
 def _slurm(text: str, script: Script) -> None:
@@ -118,7 +147,7 @@ def _statement(words: list[Word], script: Script, depth: int) -> int:
     while rest and _assign(rest[0], script, depth):
         rest = rest[1:]
     fields = [one for word in rest for one in _expand(word, script)]
-    if fields:
+    if fields and fields[0].rpartition("/")[2] not in _PRINTING:
         script.commands.append(fields)
     return depth
 
@@ -168,19 +197,31 @@ def _expand(word: Word, script: Script) -> list[str]:
 
 
 def _array(part: Part, script: Script) -> list[str] | None:
+    """The fields of an expression that gives several; None for any other.
+
+    As in bash: "${A[@]}" gives one field an item, "${A[*]}" one field in all, and both without quotes are split at
+    blanks.
+    """
     if not part.expression:
         return None
     if part.text in {"@", "*"}:
         note = "the script's own arguments ($@) are not known, and left out"
         script.notes += [] if note in script.notes else [note]
         return []
-    found = re.fullmatch(r"([A-Za-z_]\w*)\[[@*]\]", part.text)
+    found = re.fullmatch(r"([A-Za-z_]\w*)\[([@*])\]", part.text)
     if not found:
         return None
-    if found[1] in script.arrays:
-        return script.arrays[found[1]]
-    value = script.variables.get(found[1])
-    return [mark(found[1])] if value is None else [value]
+    items = _items(found[1], script)
+    if not part.quoted:
+        return [field for item in items for field in item.split()]
+    return [" ".join(items)] if found[2] == "*" else items
+
+
+def _items(name: str, script: Script) -> list[str]:
+    if name in script.arrays:
+        return script.arrays[name]
+    value = _variable(name, script)
+    return [mark(name)] if value is None else [value]
 
 
 def _text(part: Part, script: Script) -> str:
@@ -189,18 +230,27 @@ def _text(part: Part, script: Script) -> str:
     text = part.text
     if text.startswith("(("):
         return _arithmetic(text[2:].removesuffix("))"), script)
+    array = re.fullmatch(r"(#?)([A-Za-z_]\w*)\[(@|\*|\d{1,4})\]", text)
+    if array:
+        items = _items(array[2], script)
+        if array[1]:
+            return str(len(items)) if array[3] in "@*" else str(len("".join(items[int(array[3]) : int(array[3]) + 1])))
+        return " ".join(items) if array[3] in "@*" else "".join(items[int(array[3]) : int(array[3]) + 1])
     found = re.fullmatch(r"([A-Za-z_]\w*)(?:(:?[-=?+])(.*))?", text, re.DOTALL)
     if not found:
         return mark(text if text.startswith("(") else f"${{{text}}}" if len(text) > 1 else f"${text}")
     name, operator, word = found[1], found[2] or "", found[3] or ""
-    value = script.variables.get(name)
-    if value is None and name in script.arrays:
-        value = (script.arrays[name] or [""])[0]
+    value = _variable(name, script)
     unset = value is None or (value == "" and operator.startswith(":"))
     if operator.endswith(("-", "=")) and unset:
-        return "".join(_text(piece, script) for piece in Lexer(word).everything())
+        if not script.defaults:
+            return mark(name)
+        value = "".join(_text(piece, script) for piece in Lexer(word).everything())
+        if operator.endswith("="):
+            script.variables[name] = value
+        return value
     if operator.endswith("+"):
-        return "" if unset else word
+        return "" if unset else "".join(_text(piece, script) for piece in Lexer(word).everything())
     return mark(name) if value is None else value
 
 
@@ -211,7 +261,7 @@ def _arithmetic(text: str, script: Script) -> str:
     lacking: list[str] = []
 
     def value(found: re.Match[str]) -> str:
-        known = script.variables.get(found[1], "")
+        known = _variable(found[1], script) or ""
         if not re.fullmatch(r"-?\d{1,15}", known):
             lacking.extend(missing(known) or [found[1]])
         return known

@@ -1,0 +1,123 @@
+"""Shell text as people write it: words and arrays as bash splits them, here-documents, defaults, what is printed."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+import pytest
+
+from gpucalc.core.errors import DataError
+from gpucalc.launch import read_launch
+from gpucalc.launch.read.shell.script import missing, read_script
+
+MODEL = (
+    "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --group-query-attention --num-query-groups 8 "
+    "--ffn-hidden-size 14336 --swiglu --untie-embeddings-and-output-weights --vocab-size 128256 --seq-length 8192 "
+    "--micro-batch-size 1 --global-batch-size 128 --bf16"
+)
+
+# Scripts whose last command prints its words; bash itself says which they are.
+EXPANSIONS = [
+    'A=( "--fp8-format hybrid" "--vocab-size 128256" )\nrun ${A[@]}',
+    'A=( "--fp8-format hybrid" "--vocab-size 128256" )\nrun "${A[@]}"',
+    'A=( "--fp8-format hybrid" x )\nrun "${A[*]}" ${A[*]}',
+    'A=(a b)\nA+=(c \'d e\')\nA+=("f g")\nrun ${A[@]} ${#A[@]} ${A[1]} "${A[3]}"',
+    'A="a b"\nrun $A "$A" x$A"y z"',
+    'A=(a)\nB=(${A[@]} b "c d")\nrun "${B[@]}"',
+    'A=(x "y z")\nB="${A[@]}"\nrun $B',
+    "N=${MISSING_NUMBER_1:-4}\nrun $N ${N:+set} ${N:-no} ${MISSING_NUMBER_2-two}",
+    ": ${MISSING_NUMBER_3:=7}\nrun $MISSING_NUMBER_3",
+    'E=""\nrun ${E:-empty} "${E-unset}" a',
+    "run --a=\"b c\" 'd e'f g\\ h",
+    "N=3\nrun $((N * 4 / 2)) $(( (N + 1) % 3 ))",
+]
+
+
+@pytest.mark.parametrize("script", EXPANSIONS)
+def test_words_are_those_of_bash(script: str) -> None:
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("bash is not installed")
+    program = 'run() { printf "%s\\n" "$@"; }\n' + script
+    done = subprocess.run([bash, "--norc", "-c", program], capture_output=True, text=True, timeout=30, check=True)
+    assert read_script(script).commands[-1][1:] == done.stdout.splitlines()
+
+
+def test_items_of_two_words_are_two_flags() -> None:
+    items = 'ARGS=(\n  "--fp8-format hybrid"\n  "--fp8-recipe tensorwise"\n)\n'
+    start = f"torchrun --nproc-per-node 8 pretrain_gpt.py {MODEL} "
+    cells, notes = read_launch("megatron", items + start + "${ARGS[@]}")
+    assert cells["precision"] == "fp8"
+    assert not any("fp8" in note for note in notes)
+    # One word with a blank inside is no flag, as bash hands it over.
+    assert read_launch("megatron", items + start + '"${ARGS[@]}"')[0]["precision"] == "bf16"
+
+
+@pytest.mark.parametrize("print_it", ["echo $CMD", 'printf "%s\\n" "$CMD"', ': "$CMD"', "/bin/echo torchrun $CMD"])
+def test_what_is_printed_does_not_run(print_it: str) -> None:
+    text = f'CMD="pretrain_gpt.py {MODEL}"\n{print_it}\ntorchrun --nproc-per-node 8 $CMD\n'
+    assert read_launch("megatron", text)[0]["n_gpus"] == 8
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        'sbatch <<EOF\n#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --gpus-per-node=8\nsrun bash -c "torchrun --nnodes 2 '
+        f'--nproc-per-node $GPUS pretrain_gpt.py {MODEL}"\nEOF\n',
+        f"cat > run.sh <<EOF\ntorchrun --nnodes 2 --nproc-per-node $GPUS pretrain_gpt.py {MODEL}\nEOF\nsbatch run.sh\n",
+        f'eval "torchrun --nnodes 2 --nproc-per-node $GPUS pretrain_gpt.py {MODEL}"\n',
+        f"srun --nodes 2 bash -lc 'cd /w; torchrun --nnodes 2 --nproc-per-node $GPUS pretrain_gpt.py {MODEL}'\n",
+    ],
+)
+def test_commands_inside_documents_and_strings(script: str) -> None:
+    cells, _ = read_launch("megatron", "GPUS=8\n" + script)
+    assert (cells["n_gpus"], cells["layers"]) == (16, 32)
+
+
+def test_here_documents_expand_unless_quoted() -> None:
+    ds = '{"train_micro_batch_size_per_gpu": $N, "train_batch_size": $((N * 16)), "zero_optimization": {"stage": 3}}'
+    run = "deepspeed --num_nodes 1 --num_gpus 8 train.py --deepspeed_config ds.json\n"
+    beside = {"model": "llama-3.1-8b", "seq_len": 4096}
+    cells, _ = read_launch("deepspeed", f"N=2\ncat > ds.json <<EOF\n{ds}\nEOF\n{run}", beside)
+    assert (cells["micro_batch"], cells["global_batch"], cells["n_gpus"]) == (2, 32, 8)
+    with pytest.raises(DataError, match="needs N, which is not set"):
+        read_launch("deepspeed", f"cat > ds.json <<EOF\n{ds}\nEOF\n{run}", beside)
+    for quoted in ("'EOF'", '"EOF"', "\\EOF"):
+        with pytest.raises(DataError, match="not JSON"):
+            read_launch("deepspeed", f"N=2\ncat > ds.json <<{quoted}\n{ds}\nEOF\n{run}", beside)
+    assert read_script("X=1\ncat <<-E\n\t$X \\$X\n\tE\n").documents == ["1 $X\n"]
+
+
+DEFAULTED = (
+    'NNODES=${SLURM_NNODES:-"1"}\nGPUS_PER_NODE=${GPUS_PER_NODE:-8}\nWORLD=$((NNODES * GPUS_PER_NODE))\n'
+    "torchrun --nproc_per_node $GPUS_PER_NODE --nnodes $NNODES pretrain_gpt.py "
+    + MODEL.replace("128 --bf16", "$((WORLD * 2)) --bf16")
+)
+
+
+def test_a_default_yields_to_the_gpus_that_are_stated(monkeypatch: pytest.MonkeyPatch) -> None:
+    cells, _ = read_launch("megatron", DEFAULTED)
+    assert (cells["n_gpus"], cells["global_batch"]) == (8, 16)
+    cells, notes = read_launch("megatron", DEFAULTED, {"n_gpus": 64})
+    assert (cells["n_gpus"], cells["dp"], cells["global_batch"]) == (64, 64, 128)  # what hangs on the default follows
+    assert "SLURM_NNODES has a default only: 8 agrees with the 64 GPUs stated" in notes
+    assert read_launch("megatron", DEFAULTED, {"n_gpus": 4})[0]["n_gpus"] == 4
+    monkeypatch.setenv("SLURM_NNODES", "8")
+    cells, notes = read_launch("megatron", DEFAULTED)
+    assert cells["n_gpus"] == 64
+    assert "SLURM_NNODES = 8 is taken from the environment" in notes
+
+
+def test_a_literal_contradicts_and_its_line_is_named() -> None:
+    text = "#!/bin/bash\nNNODES=1\n" + DEFAULTED.partition("\n")[2]
+    with pytest.raises(DataError, match=r"8 processes \(line 3.*, line 2: NNODES=1\), but 64 GPUs are stated"):
+        read_launch("megatron", text, {"n_gpus": 64})
+    with pytest.raises(DataError, match=r"8 processes \(line 1\), but 16 GPUs"):
+        read_launch("megatron", f"torchrun --nproc-per-node 8 pretrain_gpt.py {MODEL}", {"n_gpus": 16})
+
+
+def test_marks_of_what_is_missing() -> None:
+    (words,) = read_script("run $A ${B:-x} $(date) ${C%.*}").commands
+    assert [missing(word) for word in words[1:]] == [["A"], [], ["(date)"], ["${C%.*}"]]
+    assert missing(read_script("run ${B:-x}", defaults=False).commands[0][1]) == ["B"]
