@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import re
-import shlex
 from pathlib import Path
 
 import build_reference
 import pytest
-import update_readme
-from cli import gpucalc
+import update_documents
+from update_documents import Block
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-SCREENS = update_readme.CONSOLE.findall(README)
-SHELL = [line for block in re.findall(r"^```sh\n(.*?)^```$", README, re.S | re.M) for line in block.splitlines()]
+SCREENS = update_documents.blocks("console")
 
 
 @pytest.mark.parametrize("folder", build_reference.DOCUMENTS)
@@ -24,50 +22,60 @@ def test_generated_documents_are_up_to_date(folder: str) -> None:
     assert not build_reference.stale(folder).keys(), "run python scripts/build_reference.py"
 
 
-@pytest.mark.parametrize("block", SCREENS, ids=lambda block: block.splitlines()[0][:60])
-def test_screens_of_the_readme_are_what_the_commands_print(block: str) -> None:
-    assert update_readme.same(update_readme.screen(block), block), "run python scripts/update_readme.py"
+@pytest.mark.parametrize("block", SCREENS, ids=str)
+def test_screens_are_what_the_commands_print(block: Block) -> None:
+    assert update_documents.same(update_documents.screen(block.text), block.text), (
+        "run python scripts/update_documents.py"
+    )
 
 
-def test_the_readme_opens_with_what_it_answers_and_a_screen() -> None:
+@pytest.mark.parametrize("block", update_documents.blocks("sh"), ids=str)
+def test_commands_of_the_pages_run(block: Block, tmp_path: Path) -> None:
+    """A folder beside `hardware_db`, in which a block may leave files, as a reader at the root of the repository."""
+    (tmp_path / "hardware_db").symlink_to(ROOT / "hardware_db")
+    done = update_documents.bash(f"set -euo pipefail\n{block.text}", tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout
+
+
+@pytest.mark.parametrize("block", update_documents.blocks("toml"), ids=str)
+def test_toml_of_the_pages_is_a_sweep(block: Block, tmp_path: Path) -> None:
+    from gpucalc.sweep.spec import read_spec
+
+    (tmp_path / "space.toml").write_text(block.text, encoding="utf-8")
+    assert read_spec(str(tmp_path / "space.toml")).count > 1
+
+
+def test_every_block_of_the_pages_is_run_or_says_why_not() -> None:
+    ways = {"console", "sh", "toml", "text"}
+    for block in update_documents.blocks():
+        run = block.language in ways or (block.language == "python" and block.page == "docs/python.md")
+        assert run, f"{block}: nothing runs a block of {block.language or 'no language'}"
+        assert block.language != "text" or "gpucalc " not in block.text, f"{block}: a command that nothing runs"
+
+
+def test_the_readme_is_one_page_that_opens_with_what_it_answers_and_a_screen() -> None:
+    assert len(README.splitlines()) <= 150
     head = README.split("```console", 1)[0]
     assert "Which parallel layout fits, how fast is it, and why?" in head
     assert len(head.splitlines()) < 15
-    assert SCREENS
-    assert "80 % band" in SCREENS[0]
+    assert SCREENS[0].page == "README.md"
+    assert "80 % band" in SCREENS[0].text
 
 
 def test_the_accuracy_table_is_what_validate_prints() -> None:
-    stands = update_readme.ACCURACY.search(README)
+    stands = update_documents.ACCURACY.search(README)
     assert stands
     assert stands[0].count("|\n") > 8
-    assert stands[0] == update_readme.accuracy(), "run python scripts/update_readme.py"
+    assert stands[0] == update_documents.accuracy(), "run python scripts/update_documents.py"
 
 
-def test_set_up_is_two_commands_and_the_tests_one() -> None:
-    assert SHELL[0] == "python3 -m venv .venv"
-    assert SHELL[1].startswith(".venv/bin/pip install")
-    assert sum(line.endswith("-m pytest") for line in SHELL) == 1
-
-
-@pytest.mark.parametrize(
-    "line", [line for line in SHELL if line.startswith(".venv/bin/gpucalc") and "my-db" not in line]
-)
-def test_commands_of_the_readme_run(line: str) -> None:
-    ran = gpucalc(*shlex.split(line)[1:])
-    assert ran.status == 0, ran.err
-    assert ran.out
-
-
-def test_the_readmes_way_to_add_a_device_works(tmp_path: Path) -> None:
-    lines = [line for line in SHELL if "my-db" in line]
-    assert len(lines) == 3
-    copy = shlex.split(lines[0].split("&&")[1])
-    (tmp_path / "my-db" / "accelerators").mkdir(parents=True)
-    (tmp_path / copy[2]).write_text((ROOT / copy[1]).read_text(encoding="utf-8"), encoding="utf-8")
-    for line in lines[1:]:
-        ran = gpucalc(*shlex.split(line)[1:], cwd=tmp_path)
-        assert ran.status == 0, ran.err
+def test_the_job_and_the_tests_are_two_commands_each() -> None:
+    job, tests = (b.text.splitlines() for b in update_documents.blocks() if b.page == "README.md" and b.excuse)
+    assert len(job) == len(tests) == 2
+    assert all(lines[0].startswith("python3 -m venv .venv && .venv/bin/pip install ") for lines in (job, tests))
+    assert job[1].startswith(".venv/bin/gpucalc plan ")
+    assert tests[1] == ".venv/bin/python -m pytest"
 
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("hardware_db/**/*.md")])
@@ -120,8 +128,9 @@ def test_the_glossary_explains_the_words_of_formulas_and_rows() -> None:
     assert {word for word in re.findall(r"^\| `([a-z0-9_]+)`", section, re.M)} <= arguments
 
 
-def test_every_exit_status_of_the_readme_is_one_of_the_program() -> None:
+def test_every_exit_status_of_the_reference_is_one_of_the_program() -> None:
     from gpucalc.core.errors import ExitStatus
 
-    stated = {int(number) for number in re.findall(r"^\| (\d+) \|", README, re.M)}
+    page = (ROOT / "docs" / "cli" / "README.md").read_text(encoding="utf-8")
+    stated = {int(number) for number in re.findall(r"^\| (\d+) \|", page, re.M)}
     assert stated == {int(status) for status in ExitStatus}

@@ -1,10 +1,12 @@
-"""Run the commands of README.md and write what they print; fill its accuracy table from `gpucalc validate`.
+"""Run the commands of README.md and docs/ and write what they print; fill the README's accuracy table.
 
-    python scripts/update_readme.py            # write
-    python scripts/update_readme.py --check    # compare only; status 1 when a block differs
+    python scripts/update_documents.py            # write
+    python scripts/update_documents.py --check    # compare only; status 1 when a page differs
 
 In a ```console block, a line `$ command` is run by bash and its output follows; the screen shows both streams, as
-a terminal does. Between <!-- accuracy --> and <!-- /accuracy --> stands the table of measured against predicted.
+a terminal does. A ```sh block is commands alone: the tests run it and only ask that it succeeds. A block that neither
+can run is preceded by the line <!-- not run by the tests: why -->. Between <!-- accuracy --> and <!-- /accuracy -->
+stands the table of measured against predicted.
 """
 
 from __future__ import annotations
@@ -16,29 +18,62 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
+PAGES = (README, *sorted((ROOT / "docs").glob("*.md")))  # pages in folders of docs/ are generated
+BLOCK = re.compile(
+    r"^(?:<!-- not run by the tests: (?P<excuse>.+) -->\n)?```(?P<language>\w*)\n(?P<text>.*?)^```$", re.S | re.M
+)
 CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.S | re.M)
 ACCURACY = re.compile(r"(?<=<!-- accuracy -->\n).*?(?=<!-- /accuracy -->)", re.S)
 SECONDS = re.compile(r"\bin \d+\.\d+ s\b")
 
 
-def run(command: str) -> str:
-    """What a terminal would show of a command, output and errors in the order in which they were written."""
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page; `excuse` says why nothing runs it."""
+
+    page: str
+    language: str
+    text: str
+    excuse: str | None
+
+    def __str__(self) -> str:
+        first = next(iter(self.text.splitlines()), "")
+        return f"{self.page}: {first[:60]}"
+
+
+def blocks(language: str | None = None) -> list[Block]:
+    """The fenced blocks of all pages that are written by hand, or those of one language that are run."""
+    found = [
+        Block(str(page.relative_to(ROOT)), match["language"], match["text"], match["excuse"])
+        for page in PAGES
+        for match in BLOCK.finditer(page.read_text(encoding="utf-8"))
+    ]
+    return [block for block in found if language is None or (block.language == language and not block.excuse)]
+
+
+def bash(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a script in a folder, `gpucalc` being the one of this interpreter; errors stand in its output."""
     env = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "120"}
-    done = subprocess.run(
-        ["bash", "-c", command],
-        cwd=ROOT,
+    return subprocess.run(
+        ["bash", "-c", script],
+        cwd=folder,
         env=env,
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         timeout=120,
     )
-    return "\n".join(line.rstrip() for line in done.stdout.rstrip().splitlines())
+
+
+def run(command: str) -> str:
+    """What a terminal would show of a command, output and errors in the order in which they were written."""
+    return "\n".join(line.rstrip() for line in bash(command, ROOT).stdout.rstrip().splitlines())
 
 
 def screen(block: str) -> str:
@@ -108,7 +143,7 @@ def _percent(value: float | None, digits: int = 1, sign: bool = False) -> str:
 
 
 def updated(text: str, accuracy_table: Callable[[], str] = accuracy) -> str:
-    """The README with its screens and its table as they are now; a screen that only took another time is kept."""
+    """A page with its screens and its table as they are now; a screen that only took another time is kept."""
 
     def renew(found: re.Match[str]) -> str:
         now = screen(found[1])
@@ -119,19 +154,23 @@ def updated(text: str, accuracy_table: Callable[[], str] = accuracy) -> str:
 
 
 def main() -> int:
-    """Write or compare the README."""
+    """Write or compare the pages."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="compare only")
     check = parser.parse_args().check
-    before = README.read_text(encoding="utf-8")
-    after = updated(before)
-    if before == after:
-        print("README.md: up to date")
-        return 0
-    if not check:
-        README.write_text(after, encoding="utf-8")
-    print(f"README.md: {'out of date' if check else 'written'}")
-    return int(check)
+    stale = 0
+    for page in PAGES:
+        before = page.read_text(encoding="utf-8")
+        after = updated(before)
+        if before == after:
+            continue
+        stale += 1
+        if not check:
+            page.write_text(after, encoding="utf-8")
+        print(f"{page.relative_to(ROOT)}: {'out of date' if check else 'written'}")
+    if not stale:
+        print("all up to date")
+    return int(check and stale > 0)
 
 
 if __name__ == "__main__":
