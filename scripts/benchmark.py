@@ -238,7 +238,7 @@ def main() -> int:
             here, *there = [m.best(figures) for figures in runs]
             met = m.ratio(here.value, m.target) >= 1
             missed |= not met
-            cells = [f"{m.shown(here.value):>16}", f"{'≤' if m.most else '≥'} {m.target:,g} {m.unit}".ljust(14)]
+            cells = [f"{m.shown(here.value):>16}", f"{'≤' if m.most else '≥'} {m.shown(m.target)}".ljust(16)]
             cells += ["met   " if met else "MISSED"]
             cells += [f"{m.ratio(here.value, o.value):6.2f} × {options.against} ({m.shown(o.value)})" for o in there]
             print("  ".join([m.what.ljust(width), *cells, here.size]).rstrip(), flush=True)

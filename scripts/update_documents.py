@@ -26,7 +26,7 @@ ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 PAGES = (README, *sorted((ROOT / "docs").glob("*.md")))  # pages in folders of docs/ are generated
 BLOCK = re.compile(
-    r"^(?:<!-- not run by the tests: (?P<excuse>.+) -->\n)?```(?P<language>\w*)\n(?P<text>.*?)^```$", re.S | re.M
+    r"^(?:<!-- not run by the tests: (?P<excuse>[^\n]+) -->\n)?```(?P<language>\w*)\n(?P<text>.*?)^```$", re.S | re.M
 )
 CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.S | re.M)
 ACCURACY = re.compile(r"(?<=<!-- accuracy -->\n).*?(?=<!-- /accuracy -->)", re.S)
