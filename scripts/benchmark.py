@@ -29,6 +29,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpucalc.jobs.context import Context
+
 PLAN_175B = ("gpt3-175b", "--gpu", "a100-sxm-80gb", "--gpus", "4096", "--seq-len", "2048", "--global-batch", "4096")
 PLAN_405B = (
     "llama-3.1-405b",
@@ -90,7 +92,7 @@ def layouts_per_second() -> float:
     from gpucalc.layouts.space import block_columns, blocks, cuts, make_space
 
     question = {"model": "gpt3-175b", "gpu": "a100-sxm-80gb", "n_gpus": 1024, "seq_len": 2048, "global_batch": 1536}
-    base = jobs.resolve({**question, "dp": 1024, "micro_batch": 1, "zero_stage": 1}, Database())
+    base = jobs.resolve({**question, "dp": 1024, "micro_batch": 1, "zero_stage": 1}, Context(Database()))
     c, model = base.columns, base.model
     space = make_space(question, int(c["layers"]), model.heads, model.experts, base.cluster.domain, False)
     started, rows = time.process_time(), 0

@@ -15,6 +15,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from gpucalc.jobs.context import Context
+
 ROOT = Path(__file__).parent.parent
 SNAPSHOT = ROOT / "tests" / "golden" / "ranking_snapshot.csv"
 CHANGELOG = ROOT / "CHANGELOG.md"
@@ -58,7 +60,7 @@ def ranking() -> list[dict[str, str]]:
     db = Database()
     rows = []
     for name, cells in JOBS.items():
-        for rank, row in enumerate(plan(cells, db, top=TOP).rows, 1):
+        for rank, row in enumerate(plan(cells, Context(db), top=TOP).rows, 1):
             known = {"job": name, "rank": rank, **row}
             rows.append({c: f"{known[c]:.7g}" if isinstance(known[c], float) else str(known[c]) for c in COLUMNS})
     return rows

@@ -26,6 +26,7 @@ from gpucalc.core.rows import read_rows, text_record
 from gpucalc.database.hardware import Database
 from gpucalc.database.posttraining import policy_constants
 from gpucalc.database.recipes import choose_recipe
+from gpucalc.jobs.context import Context
 from gpucalc.jobs.training import evaluate_rows
 from gpucalc.questions.tune import predict as posttraining_job
 from gpucalc.questions.tune.rows import SUPERVISED, read_tuning
@@ -59,7 +60,7 @@ class Model:
 
     def __init__(self, records: Sequence[dict[str, str]], db: Database) -> None:
         self.records, self.db = records, db
-        self.plain = posttraining_job.evaluate_posttraining(records, db)
+        self.plain = posttraining_job.evaluate_posttraining(records, Context(db))
         self.known: dict[tuple[Any, ...], dict[str, Any]] = {}
 
     def predict(self, constants: Mapping[str, float], places: Sequence[int]) -> list[dict[str, Any]]:
@@ -80,13 +81,13 @@ class Model:
         if tuning.algorithm in SUPERVISED:
             return {**known, "pred_peak_mem_gib": self._memory(place, tuning, constants)}
         policy = {name: constants[name] for name in ("rollout_ratio", "driver_seconds")}
-        return posttraining_job.policy_row(tuning, self.db, policy)
+        return posttraining_job.policy_row(tuning, Context(self.db), policy)
 
     def _memory(self, place: int, tuning: Any, constants: Mapping[str, float]) -> float:
         from gpucalc.core.ledger import Columns
         from gpucalc.estimate.training import estimate_training
 
-        job, _ = posttraining_job.supervised_jobs(tuning, self.db)
+        job, _ = posttraining_job.supervised_jobs(tuning, Context(self.db))
         columns = dict(job.columns)
         if job.profile.name == "eager" and job.cells.get("chunked_loss") is None:
             columns["logit_bytes"] = constants["logit_bytes"]
@@ -171,7 +172,7 @@ def _without_hooks(records: Sequence[dict[str, str]], db: Database, held: dict[s
         tuning = read_tuning(record, lambda text: choose_recipe(text, db.dirs))
         if not str(tuning.cells.get("framework", "")).endswith("ZeRO-3"):
             continue
-        plain = posttraining_job.evaluate_posttraining([{**record, "framework": "deepspeed trainer"}], db)[0]
+        plain = posttraining_job.evaluate_posttraining([{**record, "framework": "deepspeed trainer"}], Context(db))[0]
         for name in ("family", "source") if record["model"] == "Qwen-1.8B" else ("source",):
             held[record["id"]] |= {f"{name}_{n}": plain[n] for n in NAMES[1:]}
 
@@ -185,7 +186,7 @@ def _training_fit(records: Sequence[dict[str, str]], model: Model, held: dict[st
     known: dict[tuple[str, str], list[tuple[float, float]]] = {}
     left_out = {r["id"]: r for r in _table(root / "calibration" / "held_out.csv")}
     training = [r for r in _table(root / "measurements" / "training.csv") if r["measured_step_time_s"]]
-    shipped = evaluate_rows([text_record(r) for r in training], model.db)
+    shipped = evaluate_rows([text_record(r) for r in training], Context(model.db))
     for row, prediction in zip(training, shipped, strict=True):
         seconds = left_out.get(row["id"], {}).get("loso_s")
         if seconds and prediction["pred_step_time_s"]:

@@ -24,6 +24,7 @@ import numpy as np
 from gpucalc.core.ledger import Columns
 from gpucalc.database.hardware import Database
 from gpucalc.estimate.serving import estimate_serving
+from gpucalc.jobs.context import Context
 from gpucalc.jobs.serving import ServingJob, parse_serving, resolve_serving, stack_serving
 from gpucalc.validate.training import shipped_rows
 
@@ -101,7 +102,7 @@ def load() -> Data:
         if problems:
             raise SystemExit(f"{record['id']}: {problems}")
         records.append(record)
-        jobs.append(resolve_serving(cells, db))
+        jobs.append(resolve_serving(cells, Context(db)))
     columns = dict(stack_serving(jobs))
     measured = np.array([[float(r["measured_tpot_ms"]), float(r["measured_ttft_ms"])] for r in records]) / 1e3
     trust = np.array([LOW_TRUST if "low trust" in r["notes"] or undeclared(r) else 1.0 for r in records])

@@ -36,6 +36,7 @@ from gpucalc.database.bands import ASSUMED_KERNELS, FAMILIES, family_of
 from gpucalc.database.hardware import Database
 from gpucalc.estimate.training import estimate_training
 from gpucalc.jobs.columns import HGX_DOMAIN, software_columns
+from gpucalc.jobs.context import Context
 from gpucalc.jobs.training import stack
 from gpucalc.validate.metrics import MINIMUM_ROWS, quantile
 from gpucalc.validate.training import Checked, check_rows
@@ -423,7 +424,7 @@ def verify(folder: Path, model: Model, x: np.ndarray) -> None:
         overlay = Path(place)
         (overlay / "profiles").mkdir()
         write_profiles(folder, overlay / "profiles", model.fitted, x)
-        again = check_rows([r.record for r in model.rows], Database((str(overlay),)))
+        again = check_rows([r.record for r in model.rows], Context(Database((str(overlay),))))
         seen = np.exp(model.full(x)[0])
         apart = [abs((a.seconds("shipped") or 0) / s - 1) for a, s in zip(again, seen, strict=True)]
     # Four digits are written; a row near a whole number of recomputed layers may tip over by one.
@@ -520,7 +521,7 @@ def main() -> None:
         # The profiles as they are now: nobody's edit during a long fit may mix into it.
         overlay = Path(place)
         shutil.copytree(root / "profiles", overlay / "profiles")
-        rows = [r for r in check_rows(records, Database((place,))) if r.job]
+        rows = [r for r in check_rows(records, Context(Database((place,)))) if r.job]
         MODEL = model = Model(rows, parameters(overlay / "profiles", rows, wanted))
         present = np.log([p.value for p in model.fitted])
         verify(overlay / "profiles", model, present + 0.03)

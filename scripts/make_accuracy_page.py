@@ -22,6 +22,7 @@ from accuracy_prose import FITTED, INTRODUCTION, KNOWN_MISSES, PEERS, PEERS_NOTE
 from gpucalc.database import catalog
 from gpucalc.database.bands import FAMILIES, bands
 from gpucalc.database.hardware import Database
+from gpucalc.jobs.context import Context
 from gpucalc.validate.kernels import SHIPPED_TABLES, kernel_report, kernel_targets
 from gpucalc.validate.metrics import listed_groups
 from gpucalc.validate.report import report
@@ -37,7 +38,7 @@ Line = Mapping[str, Any]
 
 def figures() -> dict[str, Any]:
     """The report of the shipped training runs."""
-    rows = check_shipped(Database())
+    rows = check_shipped(Context(Database()))
     found = report(rows, listed_groups(rows, shipped_rows("ranking_groups")), ("source", "family"), worst=25)
     tables = {kind: shipped_rows(name) for kind, name in SHIPPED_TABLES.items()}
     found["targets"] += kernel_targets(tables, Database())

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 
 from gpucalc.core.rows import read_rows, text_record
 from gpucalc.database.hardware import Database
+from gpucalc.jobs.context import Context
 from gpucalc.validate.metrics import MINIMUM_ROWS, errors_of, grouped
 from gpucalc.validate.training import SHIPPED, Checked, check_rows, shipped_rows
 
@@ -96,7 +97,7 @@ def main() -> None:
     if given.new_only:
         known = {r["id"] for r in shipped_rows()}
         records = [r for r in records if r["id"] not in known]
-    rows = check_rows(records, Database(), profile=given.profile)
+    rows = check_rows(records, Context(Database(), profile=given.profile))
     for row in rows:
         if row.error:
             print(f"{row.identity}: {row.error}")

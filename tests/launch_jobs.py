@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gpucalc.core.errors import UsageError
 from gpucalc.database.hardware import Database
+from gpucalc.jobs.context import Context
 from gpucalc.launch import command_of, export, target_named
 from gpucalc.launch.job import Launch, Placed, make_launch
 from gpucalc.launch.read.shell.script import read_script
@@ -32,7 +33,7 @@ def database() -> Database:
 
 def launch(target: str, layout: str, job: dict[str, Any] = BIG, **more: Any) -> Launch:
     """A job of a label, completed for a target."""
-    return make_launch({**job, **label_cells(layout), **more}, database(), target_named(target).profile)
+    return make_launch({**job, **label_cells(layout), **more}, Context(database()), target_named(target).profile)
 
 
 def text_of(target: str, layout: str, job: dict[str, Any] = BIG, **more: Any) -> str:

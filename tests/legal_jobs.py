@@ -13,6 +13,7 @@ from gpucalc.core.ledger import Columns, Ledger
 from gpucalc.core.vocabulary import CP_KINDS, RECOMPUTES
 from gpucalc.database.hardware import Database
 from gpucalc.estimate.training import estimate_training
+from gpucalc.jobs.context import Context
 from gpucalc.jobs.training import Job, resolve, stack
 from gpucalc.layouts.space import divisors
 from gpucalc.models.model import load_model
@@ -36,7 +37,7 @@ def database() -> Database:
 
 def solve(*rows: dict[str, Any], detail: bool = True) -> Ledger:
     """The ledger of rows of cells."""
-    columns = stack([resolve(row, database()) for row in rows])
+    columns = stack([resolve(row, Context(database())) for row in rows])
     with np.errstate(divide="raise", invalid="raise", over="raise"):
         return estimate_training(columns, detail=detail)
 
@@ -103,7 +104,7 @@ def legal_cells(draw: Any, models: tuple[str, ...] = (*DENSE, *MIXTURES), larges
 def is_legal(cells: dict[str, Any]) -> bool:
     """Whether `resolve` accepts the cells."""
     try:
-        resolve(cells, database())
+        resolve(cells, Context(database()))
     except UsageError:
         return False
     return True

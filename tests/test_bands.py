@@ -12,6 +12,7 @@ from gpucalc.core.errors import DataError
 from gpucalc.database import catalog
 from gpucalc.database.bands import ASSUMED_KERNELS, FAMILIES, band, bands, family_of, parse_bands, widened
 from gpucalc.database.hardware import Database
+from gpucalc.jobs.context import Context
 from gpucalc.jobs.training import resolve
 
 
@@ -22,7 +23,7 @@ def db() -> Database:
 
 def job(db: Database, **cells):
     base = {"model": "llama-3.1-8b", "gpu": "h100-sxm-80gb", "n_gpus": 64, "seq_len": 4096, "global_batch": 128}
-    return resolve({**base, **cells}, db)
+    return resolve({**base, **cells}, Context(db))
 
 
 @pytest.mark.parametrize(

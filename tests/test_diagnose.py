@@ -7,7 +7,9 @@ import dataclasses
 import pytest
 
 from gpucalc.database.hardware import Database
-from gpucalc.jobs.variations import Context, Variation, outcomes
+from gpucalc.jobs.context import Context
+from gpucalc.jobs.training import resolve
+from gpucalc.jobs.variations import Variation, outcomes
 from gpucalc.layouts.label import label_cells
 from gpucalc.questions.diagnose import diagnose
 
@@ -18,7 +20,7 @@ SHARDED = {**QUESTION, **label_cells("dp64-mbs1-zero3-full"), "framework": "fsdp
 
 
 def measured(cells, columns=(), **changed):
-    job = CONTEXT.resolve({**cells, **changed})
+    job = resolve({**cells, **changed}, CONTEXT)
     job = dataclasses.replace(job, columns={**job.columns, **dict(columns)})
     return outcomes([(Variation("", ""), job)])[0].step_time
 

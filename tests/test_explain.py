@@ -11,6 +11,7 @@ from legal_jobs import database, legal_cells
 from gpucalc.core.errors import UsageError
 from gpucalc.core.formula import FORMULAS
 from gpucalc.database.catalog import references
+from gpucalc.jobs.context import Context
 from gpucalc.questions.explain import ROOTS, explain, explain_label
 
 JOB = {"model": "llama-3.1-70b", "gpu": "h100-sxm-80gb", "n_gpus": 64, "seq_len": 8192, "global_batch": 128}
@@ -18,7 +19,7 @@ LABEL = "tp8-pp4-dp2-mbs1-zero1-sp"
 
 
 def terms(**change: Any) -> dict[str, dict[str, Any]]:
-    found = explain_label({**JOB, **change}, LABEL, database()).terms
+    found = explain_label({**JOB, **change}, LABEL, Context(database())).terms
     assert len({term["path"] for term in found}) == len(found), "a term stands twice"
     return {term["path"]: term for term in found}
 
@@ -26,7 +27,7 @@ def terms(**change: Any) -> dict[str, dict[str, Any]]:
 @settings(max_examples=15)
 @given(cells=legal_cells())
 def test_every_term_of_the_ledger_is_explained_once(cells: dict[str, Any]) -> None:
-    found = explain(cells, database()).terms
+    found = explain(cells, Context(database())).terms
     paths = [term["path"] for term in found]
     assert len(paths) == len(set(paths))
     assert set(ROOTS) <= set(paths)
@@ -75,16 +76,16 @@ def test_totals_and_maxima_name_their_parts() -> None:
 
 
 def test_facts_answer_the_first_doubts() -> None:
-    facts = dict(explain_label(JOB, LABEL, database()).facts)
+    facts = dict(explain_label(JOB, LABEL, Context(database())).facts)
     assert "989.4 TFLOP/s" in facts["peak"]
     assert "dense" in facts["peak"]
     assert "full attention" in facts["FLOP convention"]
     assert "400 Gb/s per GPU" in facts["network"]
-    assert "halved" in dict(explain_label(JOB, LABEL, database(), causal_flops=True).facts)["FLOP convention"]
+    assert "halved" in dict(explain_label(JOB, LABEL, Context(database(), causal_flops=True)).facts)["FLOP convention"]
 
 
 def test_the_summary_places_the_estimate_between_its_bounds() -> None:
-    explanation = explain_label(JOB, LABEL, database())
+    explanation = explain_label(JOB, LABEL, Context(database()))
     found = {term["path"]: term["value"] for term in explanation.terms}
     assert found["bounds/lower"] <= found["time/step"] <= found["bounds/upper"]
     assert f"{found['time/step']:.3f} s" in explanation.summary[0]
@@ -94,4 +95,4 @@ def test_the_summary_places_the_estimate_between_its_bounds() -> None:
 @pytest.mark.parametrize("label", ["", "tp8-xx", "tp3-pp4-dp2", "tp8-tp8"])
 def test_a_wrong_label_is_a_sentence(label: str) -> None:
     with pytest.raises(UsageError):
-        explain_label(JOB, label, database())
+        explain_label(JOB, label, Context(database()))

@@ -10,6 +10,7 @@ import pytest
 from legal_jobs import database, solve, value
 
 from gpucalc.formulas import flops, memory
+from gpucalc.jobs.context import Context
 from gpucalc.jobs.training import evaluate_rows
 from gpucalc.models.model import load_model
 from gpucalc.validate.training import shipped_rows
@@ -167,7 +168,7 @@ def error(row: dict[str, Any]) -> float:
     """Predicted over published time less one, in per cent; the published time is no input."""
     hidden = ("measured_step_time_s", "measured_peak_mem_gib", "measured_oom")
     stated = {name: cell for name, cell in row.items() if name not in hidden}
-    (prediction,) = evaluate_rows([stated], database())
+    (prediction,) = evaluate_rows([stated], Context(database()))
     assert not prediction["pred_error"]
     return 100 * (prediction["pred_step_time_s"] / float(row["measured_step_time_s"]) - 1)
 

@@ -17,6 +17,7 @@ from gpucalc.database.hardware import Database
 from gpucalc.estimate.run import estimate_failures
 from gpucalc.formulas import goodput as g
 from gpucalc.formulas import scaling as laws
+from gpucalc.jobs.context import Context
 from gpucalc.questions.run import run
 from gpucalc.questions.run_scenarios import HALVINGS, Question, failure_columns
 from gpucalc.validate.cluster import cluster_report, shipped
@@ -152,7 +153,7 @@ def test_rows_of_scenarios_are_independent() -> None:
 
 @pytest.fixture(scope="module")
 def found() -> object:
-    return run(JOB, Question(tokens=15e12), DB)
+    return run(JOB, Question(tokens=15e12), Context(DB))
 
 
 def test_a_run_adds_up(found) -> None:  # type: ignore[no-untyped-def]
@@ -180,7 +181,7 @@ def test_ranges_hold_the_expected_value_and_the_spread(found) -> None:  # type: 
 def test_the_mfu_of_the_product_is_that_of_the_estimate(found) -> None:  # type: ignore[no-untyped-def]
     from gpucalc.jobs.training import predict, resolve
 
-    [row] = predict([resolve(JOB, DB)])
+    [row] = predict([resolve(JOB, Context(DB))])
     f = found.figures
     assert f["mfu_pct"][0] * (1 - f["straggler_pct"][0] / 100) == pytest.approx(row["pred_mfu_pct"], rel=1e-12)
     assert f["useful_days"][0] * 86400 == pytest.approx(15e12 / (1024 * 8192) * row["pred_step_time_s"], rel=1e-9)
@@ -188,8 +189,8 @@ def test_the_mfu_of_the_product_is_that_of_the_estimate(found) -> None:  # type:
 
 def test_halves_bring_what_stating_the_half_brings(found) -> None:  # type: ignore[no-untyped-def]
     assert tuple(one["halved"] for one in found.halvings) == HALVINGS
-    rate = run(JOB, Question(tokens=15e12, failures_per_node_day=0.0019), DB)
-    restart = run(JOB, Question(tokens=15e12, restart=150.0), DB)
+    rate = run(JOB, Question(tokens=15e12, failures_per_node_day=0.0019), Context(DB))
+    restart = run(JOB, Question(tokens=15e12, restart=150.0), Context(DB))
     for one, other in ((found.halvings[1], rate), (found.halvings[2], restart)):
         assert one["goodput_pct"] == pytest.approx(other.figures["goodput_pct"][0], rel=1e-9)
         assert one["gain_points"] > 0
@@ -216,7 +217,7 @@ def test_what_is_stated_wins() -> None:
         allocated=0.9,
         price=2.0,
     )
-    f = run(JOB, asked, DB).figures
+    f = run(JOB, asked, Context(DB)).figures
     assert f["mtbf_h"] == (5.0, 5.0, 5.0)
     assert f["interval_s"][0] == 600
     assert f["save_blocking_s"][0] == 20
@@ -225,14 +226,14 @@ def test_what_is_stated_wins() -> None:
 
 
 def test_blocking_saves_cost_more_than_asynchronous_ones() -> None:
-    free = run(JOB, Question(tokens=1e12), DB).figures["goodput_pct"][0]
-    blocked = run(JOB, Question(tokens=1e12, asynchronous=False), DB).figures["goodput_pct"][0]
-    manual = run(JOB, Question(tokens=1e12, manual=True), DB).figures["goodput_pct"][0]
+    free = run(JOB, Question(tokens=1e12), Context(DB)).figures["goodput_pct"][0]
+    blocked = run(JOB, Question(tokens=1e12, asynchronous=False), Context(DB)).figures["goodput_pct"][0]
+    manual = run(JOB, Question(tokens=1e12, manual=True), Context(DB)).figures["goodput_pct"][0]
     assert manual < blocked < free
 
 
 def test_one_slow_gpu_slows_the_job_by_its_own_ratio(found) -> None:  # type: ignore[no-untyped-def]
-    slow = run(JOB, Question(tokens=15e12, slow_gpu=0.05), DB)
+    slow = run(JOB, Question(tokens=15e12, slow_gpu=0.05), Context(DB))
     ratio = slow.figures["useful_days"][0] / found.figures["useful_days"][0]
     assert ratio == pytest.approx(1 / 0.95, rel=1e-9)
     assert slow.figures["mfu_pct"][0] == pytest.approx(found.figures["mfu_pct"][0], rel=1e-9)
@@ -249,7 +250,7 @@ def test_one_slow_gpu_slows_the_job_by_its_own_ratio(found) -> None:  # type: ig
 )
 def test_a_job_that_makes_no_progress_is_told_what_would_let_it(asked: dict[str, float], said: str) -> None:
     with pytest.raises(InfeasibleError, match="makes no progress") as error:
-        run(JOB, Question(tokens=1e12, **asked), DB)  # type: ignore[arg-type]
+        run(JOB, Question(tokens=1e12, **asked), Context(DB))  # type: ignore[arg-type]
     assert said in str(error.value)
     assert "would let it" in str(error.value)
 
@@ -259,7 +260,7 @@ def test_a_price_has_a_date_and_unknown_ones_are_left_out() -> None:
     assert known is not None
     assert known.date == "2026-03"
     gaudi = {**JOB, "gpu": "mi325x", "n_gpus": 2048}
-    answer = run(gaudi, Question(tokens=1e12), DB)
+    answer = run(gaudi, Question(tokens=1e12), Context(DB))
     assert "cost_usd" not in answer.figures
     assert any("--price" in note for note in answer.notes)
 
@@ -296,7 +297,7 @@ def test_an_overlay_replaces_one_default_and_keeps_the_others(tmp_path) -> None:
     values = defaults.defaults(db.dirs, "run")
     assert values["restart"].value == 60
     assert values["detection"].value == 120
-    assert run(JOB, Question(tokens=1e12), db).origins["restart"] == "measured: ours"
+    assert run(JOB, Question(tokens=1e12), Context(db)).origins["restart"] == "measured: ours"
 
 
 def test_published_pairs_lie_where_they_should() -> None:

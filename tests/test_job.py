@@ -11,13 +11,14 @@ from legal_jobs import database, legal_cells
 from gpucalc.core.columns import TRAINING_PREDICTIONS
 from gpucalc.core.errors import UsageError
 from gpucalc.core.vocabulary import SCHEDULES
+from gpucalc.jobs.context import Context
 from gpucalc.jobs.training import evaluate_rows, fit_of, job_band, predict, resolve
 
 JOB = {"model": "llama-3.1-8b", "gpu": "h100-sxm-80gb", "n_gpus": 16, "seq_len": 4096}
 
 
 def cells(**change: Any) -> dict[str, Any]:
-    return resolve({**JOB, **change}, database()).cells
+    return resolve({**JOB, **change}, Context(database())).cells
 
 
 def test_empty_cells_follow_their_rules() -> None:
@@ -31,7 +32,7 @@ def test_empty_cells_follow_their_rules() -> None:
 
 
 def test_gpus_are_the_product_of_the_dimensions_when_not_stated() -> None:
-    job = resolve({**JOB, "n_gpus": None, "tp": 4, "pp": 2, "dp": 3}, database())
+    job = resolve({**JOB, "n_gpus": None, "tp": 4, "pp": 2, "dp": 3}, Context(database()))
     assert job.cluster.n_gpus == 24
 
 
@@ -47,7 +48,7 @@ def test_gpus_are_the_product_of_the_dimensions_when_not_stated() -> None:
     ],
 )
 def test_the_schedule_follows_from_stages_and_chunks(change: dict[str, Any], schedule: str) -> None:
-    job = resolve({**JOB, **change}, database())
+    job = resolve({**JOB, **change}, Context(database()))
     assert job.cells["schedule"] == schedule
     assert job.columns["schedule"] == SCHEDULES.index(schedule)
 
@@ -84,18 +85,18 @@ def test_expert_tensor_parallelism_is_that_of_the_model_while_it_fits() -> None:
 )
 def test_a_broken_rule_is_a_sentence_with_a_legal_neighbour(change: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        resolve({**JOB, **change}, database())
+        resolve({**JOB, **change}, Context(database()))
 
 
 def test_all_violations_are_named_at_once() -> None:
     with pytest.raises(UsageError) as caught:
-        resolve({**JOB, "tp": 3, "pp": 64, "ep": 2}, database())
+        resolve({**JOB, "tp": 3, "pp": 64, "ep": 2}, Context(database()))
     assert len(caught.value.problems) >= 3
 
 
 def test_a_bad_row_is_blank_with_its_reasons_and_the_others_go_on() -> None:
     good = {name: str(cell) for name, cell in JOB.items()}
-    rows = evaluate_rows([good, {**good, "tp": "x"}, {**good, "gpu": "gpu9"}, good], database())
+    rows = evaluate_rows([good, {**good, "tp": "x"}, {**good, "gpu": "gpu9"}, good], Context(database()))
     assert rows[0] == rows[3]
     assert rows[0]["pred_error"] == ""
     for row in rows[1:3]:
@@ -105,7 +106,7 @@ def test_a_bad_row_is_blank_with_its_reasons_and_the_others_go_on() -> None:
 
 
 def test_a_row_that_does_not_fit_has_numbers_all_the_same() -> None:
-    (row,) = predict([resolve({**JOB, "model": "llama-3.1-405b", "tp": 8}, database())])
+    (row,) = predict([resolve({**JOB, "model": "llama-3.1-405b", "tp": 8}, Context(database()))])
     assert row["pred_fit"] == "oom"
     assert row["pred_step_time_s"] > 0
     assert row["pred_peak_mem_gib"] > 80
@@ -114,7 +115,7 @@ def test_a_row_that_does_not_fit_has_numbers_all_the_same() -> None:
 @settings(max_examples=30)
 @given(cells=legal_cells())
 def test_predictions_are_consistent(cells: dict[str, Any]) -> None:
-    job = resolve(cells, database())
+    job = resolve(cells, Context(database()))
     (row,) = predict([job])
     assert row["pred_step_time_low_s"] < row["pred_step_time_s"] < row["pred_step_time_high_s"]
     low, high = job_band(job)
@@ -130,7 +131,7 @@ def test_risky_is_within_five_per_cent() -> None:
 
 def test_adapters_and_frozen_bases_hold_less_and_compute_less() -> None:
     full, lora, qlora = (
-        predict([resolve({**JOB, "n_gpus": 1, "method": m}, database())])[0] for m in ("full", "lora", "qlora")
+        predict([resolve({**JOB, "n_gpus": 1, "method": m}, Context(database()))])[0] for m in ("full", "lora", "qlora")
     )
     assert full["pred_peak_mem_gib"] > lora["pred_peak_mem_gib"] > qlora["pred_peak_mem_gib"]
     assert lora["pred_step_time_s"] < qlora["pred_step_time_s"] < full["pred_step_time_s"]
@@ -139,11 +140,13 @@ def test_adapters_and_frozen_bases_hold_less_and_compute_less() -> None:
 def test_a_smaller_optimizer_updates_sooner() -> None:
     big = {**JOB, "n_gpus": 1, "model": "llama-3.2-1b", "zero_stage": 0, "recompute": "none"}
     names = ("adam", "sgd", "adam8bit", "paged-adam8bit", "adafactor")
-    rows = evaluate_rows([{k: str(v) for k, v in {**big, "optimizer": name}.items()} for name in names], database())
+    rows = evaluate_rows(
+        [{k: str(v) for k, v in {**big, "optimizer": name}.items()} for name in names], Context(database())
+    )
     times = {name: row["pred_step_time_s"] for name, row in zip(names, rows, strict=True)}
     assert times["adam"] > times["sgd"] > times["adam8bit"] == times["paged-adam8bit"] > times["adafactor"]
 
 
 def test_tf32_holds_in_the_head_and_in_attention_too() -> None:
-    columns = resolve({**JOB, "precision": "tf32"}, database()).columns
+    columns = resolve({**JOB, "precision": "tf32"}, Context(database())).columns
     assert columns["half_peak"] == columns["peak"]

@@ -12,6 +12,7 @@ from legal_jobs import changed, database, solve, value
 
 from gpucalc.core.errors import UsageError
 from gpucalc.formulas import collectives, roofline
+from gpucalc.jobs.context import Context
 from gpucalc.jobs.training import evaluate_rows, resolve
 from gpucalc.models.model import load_model
 from gpucalc.questions.plan import plan
@@ -32,7 +33,7 @@ MEASURED = {row["id"]: row for row in shipped_rows()}
 def predicted(*names: str) -> list[float]:
     """Step times of shipped measurements, predicted without their measured columns."""
     rows = [{k: v for k, v in MEASURED[name].items() if not k.startswith("measured_")} for name in names]
-    return [row["pred_step_time_s"] for row in evaluate_rows(rows, database())]
+    return [row["pred_step_time_s"] for row in evaluate_rows(rows, Context(database()))]
 
 
 # --- faults of other tools -------------------------------------------------------------------------
@@ -95,9 +96,11 @@ def test_5_gradients_accumulated_in_fp32_are_in_the_peak() -> None:
 )
 def test_6_the_network_rate_is_per_gpu(gpu: str, fabric: str | None, gbps: float) -> None:
     """DGX A100: eight 200 Gb/s ports for eight GPUs; not 1,600 per GPU and not 25."""
-    job = resolve({"model": "llama-3.1-8b", "gpu": gpu, "n_gpus": 16, "seq_len": 2048}, database(), fabric=fabric)
+    job = resolve(
+        {"model": "llama-3.1-8b", "gpu": gpu, "n_gpus": 16, "seq_len": 2048}, Context(database(), fabric=fabric)
+    )
     assert job.cluster.network_bandwidth_per_gpu * 8 / 1e9 == pytest.approx(gbps)
-    stated = resolve({**job.cells, "inter_node_gbps_per_gpu": 50.0}, database())
+    stated = resolve({**job.cells, "inter_node_gbps_per_gpu": 50.0}, Context(database()))
     assert stated.columns["network_bandwidth"] == pytest.approx(50e9 / 8)
 
 
@@ -138,7 +141,7 @@ def test_8_no_training_plan_on_a100_reaches_65_per_cent(model: str, seq_len: int
     """51 to 56 % is measured; tools that hide all tensor parallel communication promise 69 to 81 %."""
     gpus = 512 if "0b" in model or "5b" in model else 64
     question = {"model": model, "gpu": "a100-sxm-80gb", "n_gpus": gpus, "seq_len": seq_len, "global_batch": 1024}
-    ranked = plan(question, database(), top=1)
+    ranked = plan(question, Context(database()), top=1)
     assert ranked.rows
     assert 30 < ranked.rows[0]["pred_mfu_pct"] < 65
 
@@ -156,7 +159,7 @@ def test_9_an_all_reduce_moves_twice_its_size_unless_the_switch_adds_up() -> Non
 
 def test_10_times_are_continuous_but_for_tile_edges() -> None:
     """Step functions of efficiency make an operation below a threshold cost 1.5 times the one above."""
-    columns = resolve({"model": "llama-3.1-8b", "gpu": "h100-sxm-80gb", "seq_len": 2048}, database()).columns
+    columns = resolve({"model": "llama-3.1-8b", "gpu": "h100-sxm-80gb", "seq_len": 2048}, Context(database())).columns
     names = roofline.gemm_time.info.parameters  # type: ignore[attr-defined]
     constants: dict[str, Any] = {name: columns[name] for name in names if name in columns}
     constants |= {"sustained_clock": 1.0, "n": 8192.0, "k": 8192.0}
@@ -174,7 +177,7 @@ def test_10_times_are_continuous_but_for_tile_edges() -> None:
 def test_11_overlap_never_makes_a_step_longer_than_none() -> None:
     job = resolve(
         {**GPT3, "framework": "megatron-core", "software_date": None, "precision": "bf16", "dp": 2, "n_gpus": 128},
-        database(),
+        Context(database()),
     )
     exposed = changed(job, dp_hidden_share=0.0, dp_residual=1.0)
     assert value(changed(job), "time/step") <= value(exposed, "time/step")
@@ -183,7 +186,7 @@ def test_11_overlap_never_makes_a_step_longer_than_none() -> None:
 def test_12_no_step_is_faster_than_the_peak_and_longer_sequences_cost_more() -> None:
     for seq_len in (512, 4096, 131_072):
         question = {"model": "llama-3.1-8b", "gpu": "h100-sxm-80gb", "n_gpus": 8, "seq_len": seq_len}
-        ranked = plan({**question, "global_batch": 64}, database(), top=1)
+        ranked = plan({**question, "global_batch": 64}, Context(database()), top=1)
         assert 0 < ranked.rows[0]["pred_mfu_pct"] < 85
     short, long = (solve({**GPT3, "seq_len": s}) for s in (2048, 4096))
     assert value(long, "time/step") > 1.9 * value(short, "time/step")
@@ -193,7 +196,9 @@ def test_13_a_feed_forward_width_need_not_be_a_multiple_of_hidden() -> None:
     model = load_model("llama-3-70b")
     assert model.ffn_hidden == 28_672
     assert model.ffn_hidden % model.hidden
-    assert plan({"model": "llama-3-70b", "gpu": "h100-sxm-80gb", "n_gpus": 64, "seq_len": 8192}, database(), top=1).rows
+    assert plan(
+        {"model": "llama-3-70b", "gpu": "h100-sxm-80gb", "n_gpus": 64, "seq_len": 8192}, Context(database()), top=1
+    ).rows
 
 
 def test_14_head_and_loss_count_and_stages_may_be_uneven() -> None:
@@ -204,7 +209,7 @@ def test_14_head_and_loss_count_and_stages_may_be_uneven() -> None:
     # 105 layers: 8 stages hold 14 or 13 each, 35 stages hold 3.
     uneven = {"model": "mt-nlg-530b", **A100, "n_gpus": 64, "tp": 8, "pp": 8, "global_batch": 64}
     assert value(solve(uneven), "stage/layers/second") == 14
-    found = plan({"model": "mt-nlg-530b", **A100, "n_gpus": 560, "global_batch": 280}, database(), top=200)
+    found = plan({"model": "mt-nlg-530b", **A100, "n_gpus": 560, "global_batch": 280}, Context(database()), top=200)
     assert found.rows
 
 
@@ -220,7 +225,7 @@ def test_14_head_and_loss_count_and_stages_may_be_uneven() -> None:
 )
 def test_15_a_users_mistake_is_a_sentence(change: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        resolve({**GPT3, "dp": None, **change}, database())
+        resolve({**GPT3, "dp": None, **change}, Context(database()))
 
 
 def test_16_validation_compares_with_measurements_of_others() -> None:
@@ -233,7 +238,9 @@ def test_16_validation_compares_with_measurements_of_others() -> None:
         assert "gpucalc" not in (row["source"] + row["citation"]).casefold()
     hidden = [{k: v for k, v in row.items() if not k.startswith("measured_")} for row in list(MEASURED.values())[:20]]
     shown = list(MEASURED.values())[:20]
-    assert evaluate_rows(hidden, database()) == evaluate_rows(shown, database())  # the answer is never an input
+    assert evaluate_rows(hidden, Context(database())) == evaluate_rows(
+        shown, Context(database())
+    )  # the answer is never an input
 
 
 # --- measured effects ------------------------------------------------------------------------------

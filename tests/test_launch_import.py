@@ -14,6 +14,7 @@ from launch_jobs import BIG, database, launch, layouts, recorded, same_layout, t
 
 from gpucalc.core.columns import INPUT
 from gpucalc.core.errors import DataError, GpucalcError, UsageError
+from gpucalc.jobs.context import Context
 from gpucalc.jobs.training import resolve
 from gpucalc.launch import command_of, read_launch, target_named
 from gpucalc.launch.job import make_launch
@@ -53,7 +54,7 @@ def test_the_recorded_settings_mean_their_layouts(
 
 def test_the_shape_finds_its_model_and_the_row_can_be_predicted() -> None:
     cells, notes = read_launch("megatron", recorded("megatron_8b_8gpu.sh"))
-    job = resolve({**cells, "gpu": "h100-sxm-80gb"}, database())
+    job = resolve({**cells, "gpu": "h100-sxm-80gb"}, Context(database()))
     assert job.model.parameters_total == 8_030_261_248
     assert job.cells["dropout"] is True  # Megatron-LM's own default of 0.1 counts
     assert any("the shape is that of" in note for note in notes)
@@ -62,14 +63,14 @@ def test_the_shape_finds_its_model_and_the_row_can_be_predicted() -> None:
 def round_trip(cells: dict[str, Any], target: str, kind: str, **beside: Any) -> None:
     try:
         written = target_named(target)
-        made = make_launch(cells, database(), written.profile)
+        made = make_launch(cells, Context(database()), written.profile)
         text = command_of(made, written).text
     except UsageError:
         assume(False)
         return
     read, _ = read_launch(kind, text, beside)
     same_layout(made, {**beside, **read})
-    resolve({"gpu": cells["gpu"], **beside, **read}, database())
+    resolve({"gpu": cells["gpu"], **beside, **read}, Context(database()))
 
 
 @QUICK

@@ -10,6 +10,7 @@ from legal_jobs import DENSE, MIXTURES, changed, database, is_legal, legal_cells
 
 from gpucalc.core.ledger import Ledger
 from gpucalc.formulas import collectives, roofline
+from gpucalc.jobs.context import Context
 from gpucalc.jobs.training import resolve
 
 FASTER = st.floats(1.0, 8.0)
@@ -29,7 +30,7 @@ def device_bound(ledger: Ledger) -> bool:
 
 def test_a_higher_peak_is_never_slower_when_gradients_outlast_the_step() -> None:
     cells = {"model": "llama-3.1-8b", "gpu": "v100-sxm2-32gb", "n_gpus": 2, "zero_stage": 1, "seq_len": 512}
-    job = resolve(cells, database())
+    job = resolve(cells, Context(database()))
     faster = changed(job, peak=job.columns["peak"] * 2, half_peak=job.columns["half_peak"] * 2)
     assert value(faster, "time/step") <= value(changed(job), "time/step") * SLACK
 
@@ -50,7 +51,7 @@ def test_the_upper_bound_counts_the_copies_of_hybrid_sharding() -> None:
 @given(cells=legal_cells(), factor=FASTER)
 @pytest.mark.parametrize("column", ["link_bandwidth", "network_bandwidth", "memory_bandwidth", "host_bandwidth"])
 def test_more_bandwidth_is_never_slower(cells: dict[str, object], factor: float, column: str) -> None:
-    job = resolve(cells, database())
+    job = resolve(cells, Context(database()))
     faster = changed(job, **{column: job.columns[column] * factor})
     assume(device_bound(faster))
     assert value(faster, "time/step") <= value(changed(job), "time/step") * SLACK
@@ -59,7 +60,7 @@ def test_more_bandwidth_is_never_slower(cells: dict[str, object], factor: float,
 @settings(max_examples=60)
 @given(cells=legal_cells(), factor=FASTER)
 def test_a_higher_peak_is_never_slower(cells: dict[str, object], factor: float) -> None:
-    job = resolve(cells, database())
+    job = resolve(cells, Context(database()))
     faster = changed(job, peak=job.columns["peak"] * factor, half_peak=job.columns["half_peak"] * factor)
     assume(device_bound(faster))
     assert value(faster, "time/step") <= value(changed(job), "time/step") * SLACK
@@ -70,7 +71,7 @@ def test_a_higher_peak_is_never_slower(cells: dict[str, object], factor: float) 
 def test_more_memory_changes_no_memory_that_is_stated_and_only_lowers_the_fill(
     cells: dict[str, object], factor: float
 ) -> None:
-    job = resolve(cells, database())
+    job = resolve(cells, Context(database()))
     before, after = changed(job), changed(job, usable_bytes=job.columns["usable_bytes"] * factor)
     assert value(after, "time/step") <= value(before, "time/step") * SLACK  # the least recomputation that fits
     if job.columns["recompute"] >= 0:
@@ -192,7 +193,7 @@ def test_more_stages_hold_fewer_states_and_activations_of_fewer_layers(cells: di
 @given(cells=legal_cells(), factor=st.floats(0.0, 1.0))
 def test_overlap_never_makes_a_step_longer(cells: dict[str, object], factor: float) -> None:
     """Hiding a larger share of communication is never slower; hiding none of it is the slowest."""
-    job = resolve(cells, database())
+    job = resolve(cells, Context(database()))
     shares = ("dp_hidden_share", "fsdp_hidden_share", "cp_hidden_share")
     less = changed(job, **{name: job.columns[name] * factor for name in shares})
     assert value(changed(job), "time/step") <= value(less, "time/step") * SLACK
@@ -222,7 +223,7 @@ def test_an_all_reduce_on_the_ring_is_a_reduce_scatter_and_an_all_gather(size: f
 @given(cells=legal_cells(models=(*DENSE, *MIXTURES)), step=st.integers(1, 200))
 def test_the_time_is_continuous_in_the_network_rate(cells: dict[str, object], step: int) -> None:
     """No thresholds: one per cent of rate is at most a few per cent of time."""
-    job = resolve(cells, database())
+    job = resolve(cells, Context(database()))
     rate = job.columns["network_bandwidth"] * step / 50
     near, far = (value(changed(job, network_bandwidth=r), "time/step") for r in (rate, rate * 1.01))
     assert far <= near <= far * 1.03
@@ -232,7 +233,7 @@ def test_the_time_is_continuous_in_the_network_rate(cells: dict[str, object], st
 @given(m=st.integers(256, 40000), n=st.integers(256, 40000), k=st.integers(64, 16384))
 def test_a_larger_product_is_not_much_faster(m: int, n: int, k: int) -> None:
     """Efficiency may rise with size, but never so steeply that more work takes notably less time."""
-    job = resolve({"model": "llama-3.1-8b", "gpu": "h100-sxm-80gb", "seq_len": 2048}, database())
+    job = resolve({"model": "llama-3.1-8b", "gpu": "h100-sxm-80gb", "seq_len": 2048}, Context(database()))
     names = roofline.gemm_time.info.parameters  # type: ignore[attr-defined]
     constants = {name: job.columns[name] for name in names if name in job.columns}
     constants["sustained_clock"] = 1.0

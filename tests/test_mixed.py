@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from gpucalc.core.errors import UsageError
 from gpucalc.database.hardware import Database
+from gpucalc.jobs.context import Context
 from gpucalc.jobs.training import predict, resolve
 from gpucalc.layouts.label import label_cells
 from gpucalc.questions import mixed
@@ -62,7 +63,9 @@ def test_two_equal_kinds_are_one_kind(label: str) -> None:
     kinds = [mixed._Kind("a", 32, _whole()), mixed._Kind("b", 32, _whole())]
     rejected = dict.fromkeys((mixed.NOT_WHOLE, mixed.NOT_STAGES, mixed.MEMORY, mixed.IDLE), 0)
     rows, _, _ = mixed._search(kinds, cells, rejected, 4)
-    alone = predict([resolve({**cells, "gpu": "a100-sxm-80gb", "n_gpus": 64, "schedule": "1f1b", "vpp": 1}, DB)])[0]
+    alone = predict(
+        [resolve({**cells, "gpu": "a100-sxm-80gb", "n_gpus": 64, "schedule": "1f1b", "vpp": 1}, Context(DB))]
+    )[0]
     for row in rows:
         assert row["step"] == pytest.approx(alone["pred_step_time_s"], rel=0.005), row["manner"]
         if row["manner"] == mixed.DATA:
@@ -71,11 +74,11 @@ def test_two_equal_kinds_are_one_kind(label: str) -> None:
 
 def _whole():
     neutral = {"dp": 64, "micro_batch": 1, "zero_stage": 1, "global_batch": 64, "n_gpus": 64, "seq_len": 4096}
-    return resolve({"model": "llama-3.1-8b", "gpu": "a100-sxm-80gb", **neutral}, DB)
+    return resolve({"model": "llama-3.1-8b", "gpu": "a100-sxm-80gb", **neutral}, Context(DB))
 
 
 def test_the_faster_kind_gets_more_and_the_whole_gains() -> None:
-    result = mixed.plan_mixed(JOB, {"a100-sxm-80gb": 32, "h100-sxm-80gb": 32}, DB, top=5)
+    result = mixed.plan_mixed(JOB, {"a100-sxm-80gb": 32, "h100-sxm-80gb": 32}, Context(DB), top=5)
     best = result.rows[0]
     shares = dict(part.rsplit(" ", 1) for part in best["split"].split(", "))
     assert int(shares["h100-sxm-80gb"]) > int(shares["a100-sxm-80gb"])
@@ -89,29 +92,29 @@ def test_the_faster_kind_gets_more_and_the_whole_gains() -> None:
 
 
 def test_the_parts_alone_are_the_plans_of_one_kind() -> None:
-    result = mixed.plan_mixed(JOB, {"a100-sxm-80gb": 16, "h100-sxm-80gb": 16}, DB, top=1)
+    result = mixed.plan_mixed(JOB, {"a100-sxm-80gb": 16, "h100-sxm-80gb": 16}, Context(DB), top=1)
     for row in result.alone:
-        found = plan({**JOB, "gpu": row["gpu"], "n_gpus": 16}, DB, top=1).rows[0]
+        found = plan({**JOB, "gpu": row["gpu"], "n_gpus": 16}, Context(DB), top=1).rows[0]
         assert row["pred_step_time_s"] == found["pred_step_time_s"]
         assert row["layout"] == found["layout"]
 
 
 def test_the_slowest_network_and_a_common_precision_hold_for_all() -> None:
-    kinds = mixed._kinds(JOB, {"v100-sxm2-16gb": 8, "h100-sxm-80gb": 8}, DB, {})
+    kinds = mixed._kinds(JOB, {"v100-sxm2-16gb": 8, "h100-sxm-80gb": 8}, Context(DB))
     rates = {k.job.cluster.network_bandwidth_per_gpu for k in kinds}
     assert len(rates) == 1
     assert {k.job.cells["precision"] for k in kinds} == {"fp16"}
 
 
 def test_the_band_is_wider_than_that_of_each_kind() -> None:
-    row = mixed.plan_mixed(JOB, {"a100-sxm-80gb": 32, "h100-sxm-80gb": 32}, DB, top=1).rows[0]
+    row = mixed.plan_mixed(JOB, {"a100-sxm-80gb": 32, "h100-sxm-80gb": 32}, Context(DB), top=1).rows[0]
     assert row["pred_step_time_high_s"] / row["pred_step_time_s"] >= mixed.WIDER
     assert row["pred_step_time_s"] / row["pred_step_time_low_s"] >= mixed.WIDER
 
 
 def test_a_model_that_no_small_part_holds_may_fit_the_whole() -> None:
     job = {"model": "llama-3.1-70b", "seq_len": 4096, "global_batch": 64}
-    result = mixed.plan_mixed(job, {"a100-sxm-40gb": 16, "a100-sxm-80gb": 8}, DB, top=3)
+    result = mixed.plan_mixed(job, {"a100-sxm-40gb": 16, "a100-sxm-80gb": 8}, Context(DB), top=3)
     assert result.rows
     for row in result.rows:
         limits = {"a100-sxm-40gb": 40, "a100-sxm-80gb": 80}
@@ -120,7 +123,7 @@ def test_a_model_that_no_small_part_holds_may_fit_the_whole() -> None:
 
 def test_nothing_fits_is_said() -> None:
     job = {"model": "llama-3.1-405b", "seq_len": 4096, "global_batch": 64}
-    result = mixed.plan_mixed(job, {"a100-sxm-40gb": 8, "a100-sxm-80gb": 8}, DB)
+    result = mixed.plan_mixed(job, {"a100-sxm-40gb": 8, "a100-sxm-80gb": 8}, Context(DB))
     assert result.rows == []
     assert "no uneven layout fits" in result.verdict
     assert result.rejected[mixed.MEMORY] > 0

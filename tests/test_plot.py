@@ -20,6 +20,7 @@ from gpucalc.core.vocabulary import SCHEDULES
 from gpucalc.database.hardware import Database
 from gpucalc.estimate.training import estimate_training
 from gpucalc.jobs import training as jobs
+from gpucalc.jobs.context import Context
 from gpucalc.layouts.label import label_cells
 from gpucalc.output.figures import canvas, layouts, parts, plot_scaling, save
 from gpucalc.output.figures.explained import drawn_micro_batches, explain_figure
@@ -100,9 +101,9 @@ def test_every_schedule_runs_every_pass_once_and_in_order(
 
 def test_a_front_of_many_layouts_is_that_of_the_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
     cells = {**CELLS, "model": "llama-3.1-8b", "n_gpus": 16}
-    whole = layouts.pareto_front(cells, DATABASE, 1)
+    whole = layouts.pareto_front(cells, Context(DATABASE), 1)
     monkeypatch.setattr(layouts, "FASTEST", 100_000)
-    same = layouts.pareto_front(cells, DATABASE, layouts.EXHAUSTIVE + 1)
+    same = layouts.pareto_front(cells, Context(DATABASE), layouts.EXHAUSTIVE + 1)
 
     def points(front: layouts.Front) -> set[tuple[float, float]]:
         return {(row["pred_step_time_s"], row["pred_peak_mem_gib"]) for row in front.rows}
@@ -111,7 +112,7 @@ def test_a_front_of_many_layouts_is_that_of_the_fastest(monkeypatch: pytest.Monk
     assert points(same) == points(whole)
     assert "fastest layouts" in same.name
     monkeypatch.setattr(layouts, "FASTEST", 50)
-    fewer = layouts.pareto_front(cells, DATABASE, layouts.EXHAUSTIVE + 1)
+    fewer = layouts.pareto_front(cells, Context(DATABASE), layouts.EXHAUSTIVE + 1)
     assert 0 < len(fewer.rows) < len(same.rows)
 
 
@@ -128,7 +129,7 @@ LABELS = (
 
 @pytest.mark.parametrize("label", LABELS)
 def test_the_parts_of_a_picture_add_up_to_the_answer(label: str) -> None:
-    job = jobs.resolve({**CELLS, **label_cells(label)}, DATABASE)
+    job = jobs.resolve({**CELLS, **label_cells(label)}, Context(DATABASE))
     ledger = estimate_training(jobs.stack([job]), detail=True)
     time = sum(float(values[0]) for values in parts.time_parts(ledger).values())
     assert time == pytest.approx(float(np.ravel(ledger["time/step"])[0]), rel=5 * parts.NEGLIGIBLE)
@@ -145,7 +146,7 @@ def test_the_parts_of_a_picture_add_up_to_the_answer(label: str) -> None:
 @pytest.mark.parametrize("method", ["lora", "qlora"])
 def test_adapters_add_up_too(method: str) -> None:
     cells = {**CELLS, "method": method, "n_gpus": 8, "global_batch": 8, "framework": "pytorch fsdp", "zero_stage": 3}
-    ledger = estimate_training(jobs.stack([jobs.resolve(cells, DATABASE)]), detail=True)
+    ledger = estimate_training(jobs.stack([jobs.resolve(cells, Context(DATABASE))]), detail=True)
     for found, path in ((parts.time_parts(ledger), "time/step"), (parts.memory_parts(ledger), "memory/total")):
         total = sum(float(values[0]) for values in found.values())
         assert total == pytest.approx(float(np.ravel(ledger[path])[0]), rel=5 * parts.NEGLIGIBLE)
@@ -154,7 +155,7 @@ def test_adapters_add_up_too(method: str) -> None:
 
 def test_a_mixture_of_experts_adds_up_too() -> None:
     cells = {**CELLS, "model": "mixtral-8x7b", **label_cells("tp2-pp4-dp8-ep8-mbs1-zero1-sp")}
-    ledger = estimate_training(jobs.stack([jobs.resolve(cells, DATABASE)]), detail=True)
+    ledger = estimate_training(jobs.stack([jobs.resolve(cells, Context(DATABASE))]), detail=True)
     found = parts.time_parts(ledger)
     assert "expert parallel traffic" in found
     total = sum(float(values[0]) for values in found.values())
@@ -198,10 +199,10 @@ def test_a_picture_names_what_it_shows_and_is_the_same_twice(tmp_path: Path) -> 
     pytest.importorskip("matplotlib")
     cells = {**CELLS, **label_cells(LABELS[0])}
     for name in ("one.svg", "two.svg"):
-        save(explain_figure(cells, DATABASE, "a title"), tmp_path / name)
+        save(explain_figure(cells, Context(DATABASE), "a title"), tmp_path / name)
     first = (tmp_path / "one.svg").read_bytes()
     assert first == (tmp_path / "two.svg").read_bytes()
-    text = canvas.svg_text(explain_figure(cells, DATABASE, "a title"), "best layout")
+    text = canvas.svg_text(explain_figure(cells, Context(DATABASE), "a title"), "best layout")
     for wanted in ("a title", "Pipeline 1f1b, simplified drawing of 12 of 32", "memory of a GPU [GiB]", "time [s]"):
         assert wanted in text
 
@@ -210,10 +211,10 @@ def test_a_picture_names_what_it_shows_and_is_the_same_twice(tmp_path: Path) -> 
 def test_every_schedule_is_drawn_or_left_out(schedule: str) -> None:
     pytest.importorskip("matplotlib")
     cells = {**CELLS, "tp": 4, "pp": 4, "schedule": schedule, "vpp": 2 if schedule == "interleaved" else 1}
-    text = canvas.svg_text(explain_figure(cells, DATABASE), "t")
+    text = canvas.svg_text(explain_figure(cells, Context(DATABASE)), "t")
     assert f"Pipeline {schedule}, simplified drawing" in text
     few = {**cells, "global_batch": 4}
-    drawn = f"Pipeline {schedule}" in canvas.svg_text(explain_figure(few, DATABASE), "t")
+    drawn = f"Pipeline {schedule}" in canvas.svg_text(explain_figure(few, Context(DATABASE)), "t")
     assert drawn == (not schedule.startswith("dualpipe"))
 
 

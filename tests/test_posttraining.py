@@ -12,6 +12,7 @@ from gpucalc.core.errors import UsageError
 from gpucalc.database.hardware import Database
 from gpucalc.estimate.training import estimate_training
 from gpucalc.formulas.adapters import quantised_weight_bytes
+from gpucalc.jobs.context import Context
 from gpucalc.jobs.training import predict, resolve, stack
 from gpucalc.questions.tune.plan import reinforced, supervised
 from gpucalc.questions.tune.policy import Policy, read_layout
@@ -34,7 +35,7 @@ QUESTION: dict[str, Any] = {
 
 
 def ledger(**cells: Any) -> Any:
-    return estimate_training(stack([resolve({**QUESTION, **cells}, DB)]), detail=True)
+    return estimate_training(stack([resolve({**QUESTION, **cells}, Context(DB))]), detail=True)
 
 
 def memory(**cells: Any) -> float:
@@ -134,24 +135,24 @@ def test_gradients_and_activations_do_not_add_up_without_accumulation() -> None:
 @pytest.mark.parametrize("cells", [{"lora_rank": 8}, {"quantisation": "nf4"}, {"train_embeddings": True}])
 def test_cells_of_adapters_contradict_full_fine_tuning(cells: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="method"):
-        resolve({**QUESTION, **cells}, DB)
+        resolve({**QUESTION, **cells}, Context(DB))
 
 
 def test_an_unknown_target_names_the_nearest() -> None:
     with pytest.raises(UsageError, match="did you mean attention"):
-        resolve({**QUESTION, "method": "lora", "lora_targets": "atention"}, DB)
+        resolve({**QUESTION, "method": "lora", "lora_targets": "atention"}, Context(DB))
 
 
 def test_optimizer_in_backward_refuses_accumulation() -> None:
     with pytest.raises(UsageError, match="global_batch=1 would do"):
-        resolve({**QUESTION, "optimizer_in_backward": True, "global_batch": 8}, DB)
+        resolve({**QUESTION, "optimizer_in_backward": True, "global_batch": 8}, Context(DB))
 
 
 # --- preference and reinforcement ---------------------------------------------------------------------
 
 
 def test_a_reference_costs_its_weights_and_a_forward_pass() -> None:
-    job = resolve({**QUESTION, "micro_batch": 2, "model": "llama-3.2-1b"}, DB)
+    job = resolve({**QUESTION, "micro_batch": 2, "model": "llama-3.2-1b"}, Context(DB))
     held, _ = preference_ledger(job)
     given_before, _ = preference_ledger(job, precomputed=True)
     assert float(held["memory/frozen"]) == pytest.approx(2 * 1.236e9, rel=0.01)
@@ -162,7 +163,7 @@ def test_a_reference_costs_its_weights_and_a_forward_pass() -> None:
 
 
 def test_adapters_are_their_own_reference() -> None:
-    step, _ = preference_ledger(resolve({**QUESTION, "method": "lora", "micro_batch": 2}, DB))
+    step, _ = preference_ledger(resolve({**QUESTION, "method": "lora", "micro_batch": 2}, Context(DB)))
     assert float(step["memory/frozen"]) == 0
     assert float(step["time/reference"]) > 0
 
@@ -174,7 +175,7 @@ def policy(**more: Any) -> Policy:
 
 
 def test_splits_are_ranked_and_add_up() -> None:
-    answers = reinforced(policy(), DB)
+    answers = reinforced(policy(), Context(DB))
     steps = [a.row["pred_step_time_s"] for a in answers if a.row["pred_fit"] == "fits"]
     assert steps == sorted(steps)
     for answer in answers:
@@ -194,7 +195,9 @@ def _driver() -> float:
 
 
 def test_a_critic_costs_memory_and_time() -> None:
-    grpo, ppo = (reinforced(policy(generation_gpus=8, critic_ratio=r, reward_ratio=r), DB)[0].row for r in (0.0, 1.0))
+    grpo, ppo = (
+        reinforced(policy(generation_gpus=8, critic_ratio=r, reward_ratio=r), Context(DB))[0].row for r in (0.0, 1.0)
+    )
     assert ppo["update_gib"] > 1.3 * grpo["update_gib"]
     assert ppo["update_s"] > 1.5 * grpo["update_s"]
     assert ppo["generation_s"] == grpo["generation_s"]
@@ -203,14 +206,16 @@ def test_a_critic_costs_memory_and_time() -> None:
 @given(mean=st.integers(100, 3000))
 @settings(max_examples=8)
 def test_longer_responses_take_longer(mean: int) -> None:
-    short, long = (reinforced(policy(generation_gpus=8, mean_response=float(m)), DB)[0].row for m in (mean, mean + 500))
+    short, long = (
+        reinforced(policy(generation_gpus=8, mean_response=float(m)), Context(DB))[0].row for m in (mean, mean + 500)
+    )
     assert long["generation_s"] > short["generation_s"]
     assert long["tail_s"] <= long["generation_s"]
 
 
 def test_all_gpus_cannot_generate() -> None:
     with pytest.raises(UsageError, match="at most 15"):
-        reinforced(policy(generation_gpus=16), DB)
+        reinforced(policy(generation_gpus=16), Context(DB))
 
 
 # --- layouts --------------------------------------------------------------------------------------------
@@ -218,7 +223,7 @@ def test_all_gpus_cannot_generate() -> None:
 
 def test_layouts_say_whether_frozen_weights_are_sharded() -> None:
     cells = {**QUESTION, "n_gpus": 8, "model": "llama-3.1-70b"}
-    answers = supervised("lora", cells, DB, {})
+    answers = supervised("lora", cells, Context(DB), {})
     by_layout = {a.row["layout"]: a.row for a in answers}
     assert "frozen weights sharded over 8 GPUs" in by_layout["dp8-mbs1-zero3"]["sharding"]
     assert "frozen weights replicated on 8 GPUs" in by_layout["dp8-mbs1-zero0"]["sharding"]
@@ -227,11 +232,12 @@ def test_layouts_say_whether_frozen_weights_are_sharded() -> None:
 
 
 def test_the_largest_batch_fits_and_a_larger_one_does_not() -> None:
-    row = supervised("lora", QUESTION, DB, {})[0].row
+    row = supervised("lora", QUESTION, Context(DB), {})[0].row
     most = row["largest_micro_batch"]
     cells = {**QUESTION, "method": "lora", "framework": "HF Trainer + PEFT", "recompute": "full", "zero_stage": 0}
     fits = [
-        predict([resolve({**cells, "micro_batch": n, "global_batch": n}, DB)])[0]["pred_fit"] for n in (most, most + 1)
+        predict([resolve({**cells, "micro_batch": n, "global_batch": n}, Context(DB))])[0]["pred_fit"]
+        for n in (most, most + 1)
     ]
     assert fits[0] == "fits"
     assert fits[1] != "fits"
@@ -265,14 +271,14 @@ def test_a_ladder_is_cumulative() -> None:
 def test_what_is_measured_is_never_read() -> None:
     rows = [r for r in shipped_posttraining() if r["measured_peak_mem_gib"]][:12]
     hidden = [{**r, "measured_peak_mem_gib": "", "measured_step_time_s": "", "tokens_per_s_per_gpu": ""} for r in rows]
-    assert evaluate_posttraining(rows, DB) == evaluate_posttraining(hidden, DB)
+    assert evaluate_posttraining(rows, Context(DB)) == evaluate_posttraining(hidden, Context(DB))
 
 
 def test_a_row_of_a_batch_equals_the_row_alone() -> None:
     rows = shipped_posttraining()[::9]
-    together = evaluate_posttraining(rows, DB)
+    together = evaluate_posttraining(rows, Context(DB))
     for row, found in zip(rows, together, strict=True):
-        alone = evaluate_posttraining([row], DB)[0]
+        alone = evaluate_posttraining([row], Context(DB))[0]
         assert alone["pred_error"] == found["pred_error"]
         for name in ("pred_peak_mem_gib", "pred_step_time_s"):
             assert alone[name] == (found[name] if found["pred_error"] else pytest.approx(found[name], rel=1e-9))
@@ -281,7 +287,7 @@ def test_a_row_of_a_batch_equals_the_row_alone() -> None:
 def test_a_wrong_row_says_why_and_the_others_go_on() -> None:
     good = {"model": "llama-3.1-8b", "method": "lora", "gpu": "h100", "seq_len": "2048", "micro_batch": "1"}
     bad = {**good, "gpu": "h1000", "micro_batch": "1.5"}
-    found = evaluate_posttraining([bad, good], DB)
+    found = evaluate_posttraining([bad, good], Context(DB))
     assert found[0]["pred_error"]
     assert found[0]["pred_step_time_s"] == ""
     assert found[1]["pred_error"] == ""
@@ -292,7 +298,7 @@ def test_a_wrong_row_says_why_and_the_others_go_on() -> None:
 )
 def test_the_ladder_of_torchtune_lever_by_lever(identity: str, published: float) -> None:
     row = next(r for r in shipped_posttraining() if r["id"] == identity)
-    assert evaluate_posttraining([row], DB)[0]["pred_peak_mem_gib"] == pytest.approx(published, rel=0.1)
+    assert evaluate_posttraining([row], Context(DB))[0]["pred_peak_mem_gib"] == pytest.approx(published, rel=0.1)
 
 
 @pytest.mark.parametrize("view", VIEWS)
@@ -307,7 +313,7 @@ def test_errors_on_trusted_rows(checked: list[Any], quantity: str, view: str) ->
 
 @pytest.fixture(scope="module")
 def checked() -> list[Any]:
-    return check_rows(shipped_posttraining(), DB, left_out=True)
+    return check_rows(shipped_posttraining(), Context(DB), left_out=True)
 
 
 def test_every_doubt_has_a_reason() -> None:

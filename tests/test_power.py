@@ -11,6 +11,7 @@ from gpucalc.core.errors import UsageError
 from gpucalc.database import defaults
 from gpucalc.database.hardware import Database
 from gpucalc.formulas import cost, energy
+from gpucalc.jobs.context import Context
 from gpucalc.jobs.training import predict, resolve
 from gpucalc.questions.power import Question, node_load_watts, power
 from gpucalc.validate.cluster import cluster_report, shipped
@@ -24,7 +25,7 @@ JOB = {
 
 @pytest.fixture(scope="module")
 def found():  # type: ignore[no-untyped-def]
-    return power(Question("h100-sxm-80gb", 256, pue=1.1, capital=31250.0), DB, JOB)
+    return power(Question("h100-sxm-80gb", 256, pue=1.1, capital=31250.0), Context(DB), JOB)
 
 
 def test_published_nodes_at_training_load() -> None:
@@ -59,7 +60,7 @@ def test_sums_add_up(found) -> None:  # type: ignore[no-untyped-def]
     assert f["cluster_mw"] == pytest.approx((32 * f["node_kw"] + 256 * 0.0108) / 1e3, rel=1e-9)
     assert f["site_mw"] == pytest.approx(1.1 * f["cluster_mw"], rel=1e-12)
     assert f["year_mwh"] == pytest.approx(f["site_mw"] * 8760, rel=1e-9)
-    [row] = predict([resolve(JOB, DB)])
+    [row] = predict([resolve(JOB, Context(DB))])
     assert f["step_kwh"] == pytest.approx(f["site_mw"] * 1e3 * row["pred_step_time_s"] / 3600, rel=1e-9)
     assert f["j_per_token"] == pytest.approx(f["step_kwh"] * 3.6e6 / (256 * 8192), rel=1e-9)
     parts = ("capital_usd_per_gpu_hour", "operating_usd_per_gpu_hour", "electricity_usd_per_gpu_hour")
@@ -73,7 +74,7 @@ def test_sums_add_up(found) -> None:  # type: ignore[no-untyped-def]
 
 def test_idle_is_a_fraction_of_load_near_the_measured_fleet() -> None:
     """Servers of eight A100 of a fleet drew 1.5 kW at their 10th percentile and 4.9 kW at their 90th."""
-    f = power(Question("a100-sxm-80gb", 8), DB).figures
+    f = power(Question("a100-sxm-80gb", 8), Context(DB)).figures
     assert f["node_idle_kw"][0] == pytest.approx(1.512, rel=0.15)
     assert f["node_kw"][0] == pytest.approx(4.851, rel=0.08)
 
@@ -88,7 +89,7 @@ def test_power_grows_with_the_load(used: float, more: float) -> None:
 
 def test_caps_are_the_one_estimate_with_a_lower_clock(found) -> None:  # type: ignore[no-untyped-def]
     first = found.caps[0]
-    [row] = predict([resolve(JOB, DB)])
+    [row] = predict([resolve(JOB, Context(DB))])
     assert first["step_time_s"] == pytest.approx(row["pred_step_time_s"], rel=1e-12)
     assert first["slower_pct"] == 0
     times, tokens = ([c[name] for c in found.caps] for name in ("step_time_s", "j_per_token"))
@@ -102,7 +103,7 @@ def test_caps_are_the_one_estimate_with_a_lower_clock(found) -> None:  # type: i
 
 
 def test_a_stated_cap_holds_for_step_and_power(found) -> None:  # type: ignore[no-untyped-def]
-    capped = power(Question("h100-sxm-80gb", 256, pue=1.1, capital=31250.0, cap=490.0), DB, JOB)
+    capped = power(Question("h100-sxm-80gb", 256, pue=1.1, capital=31250.0, cap=490.0), Context(DB), JOB)
     assert capped.figures["gpu_w"][0] == 490
     listed = next(c for c in found.caps if c["cap_w"] == pytest.approx(490))
     assert capped.figures["j_per_token"][0] == pytest.approx(listed["j_per_token"], rel=1e-9)
@@ -111,7 +112,7 @@ def test_a_stated_cap_holds_for_step_and_power(found) -> None:  # type: ignore[n
 @pytest.mark.parametrize(("cap", "said"), [(900.0, "above the limit"), (90.0, "draws idle")])
 def test_caps_outside_their_meaning(cap: float, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        power(Question("h100-sxm-80gb", 8, cap=cap), DB)
+        power(Question("h100-sxm-80gb", 8, cap=cap), Context(DB))
 
 
 @settings(max_examples=50)
@@ -132,10 +133,10 @@ def test_an_annuity_of_whole_years_pays_back_to_the_cent(interest: float, years:
 
 
 def test_ownership_needs_a_capital_that_is_known_or_stated() -> None:
-    without = power(Question("mi325x", 8), DB)
+    without = power(Question("mi325x", 8), Context(DB))
     assert "ownership_usd_per_gpu_hour" not in without.figures
     assert any("--capital" in note for note in without.notes)
-    stated = power(Question("mi325x", 8, capital=25000.0, years=5.0, interest=0.0), DB)
+    stated = power(Question("mi325x", 8, capital=25000.0, years=5.0, interest=0.0), Context(DB))
     assert stated.figures["capital_usd_per_gpu_hour"][0] == pytest.approx(25000 / 5 / 8760, rel=1e-9)
 
 

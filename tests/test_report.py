@@ -15,6 +15,7 @@ import pytest
 from cli import JOB, gpucalc
 
 from gpucalc.database.hardware import Database
+from gpucalc.jobs.context import Context
 from gpucalc.output.figures.layouts import pareto_front
 from gpucalc.output.report import plan_report, report_html
 from gpucalc.questions.plan import plan
@@ -60,16 +61,16 @@ class Page(html.parser.HTMLParser):
 @cache
 def page() -> tuple[str, Page]:
     database = Database()
-    result = plan(CELLS, database, top=3)
+    result = plan(CELLS, Context(database), top=3)
     text = plan_report(
-        result, CELLS, database, front=pareto_front(CELLS, database, result.candidates), command="gpucalc"
+        result, CELLS, database, front=pareto_front(CELLS, Context(database), result.candidates), command="gpucalc"
     )
     return text, Page(text)
 
 
 def test_it_holds_question_ranking_pictures_explanation_assumptions_band_and_sources() -> None:
     text, read = page()
-    best = plan(CELLS, Database(), top=1).rows[0]
+    best = plan(CELLS, Context(Database()), top=1).rows[0]
     for wanted in (
         "llama-3.1-8b on 16 × h100-sxm-80gb",
         best["layout"],
@@ -124,7 +125,7 @@ def test_names_are_given_once_and_used_where_given() -> None:
 
 def test_everything_is_escaped() -> None:
     database = Database()
-    result = plan(CELLS, database, top=1)
+    result = plan(CELLS, Context(database), top=1)
     evil = '<script>alert("x")</script><!--'
     result.rows[0]["layout"] = evil
     result.job["model"] = evil

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from legal_jobs import DENSE, MIXTURES, database, legal_cells, solve, value
 
 from gpucalc.core.columns import cell_text
+from gpucalc.jobs.context import Context
 from gpucalc.jobs.training import evaluate_rows, predict, resolve
 from gpucalc.layouts.axes import AXES
 from gpucalc.layouts.label import label_cells
@@ -62,26 +63,26 @@ def test_detail_and_trace_change_no_number(rows: list[dict[str, object]]) -> Non
 @settings(max_examples=20)
 @given(cells=legal_cells())
 def test_typed_cells_and_their_text_mean_the_same(cells: dict[str, object]) -> None:
-    typed = predict([resolve(cells, database())])[0]
-    (text,) = evaluate_rows([{name: cell_text(cell) for name, cell in cells.items()}], database())
+    typed = predict([resolve(cells, Context(database()))])[0]
+    (text,) = evaluate_rows([{name: cell_text(cell) for name, cell in cells.items()}], Context(database()))
     assert text == typed
 
 
 @pytest.mark.parametrize("model", ["llama-3.1-8b", "mixtral-8x7b", "deepseek-v2-lite"])
 def test_search_eval_and_explain_say_the_same_of_a_layout(model: str) -> None:
     question = {"model": model, **QUESTION}
-    ranked = plan(question, database(), top=8)
+    ranked = plan(question, Context(database()), top=8)
     assert ranked.rows
-    evaluated = evaluate_rows([row_text(row) for row in ranked.rows], database())
+    evaluated = evaluate_rows([row_text(row) for row in ranked.rows], Context(database()))
     for row, again in zip(ranked.rows, evaluated, strict=True):
         assert again["pred_step_time_s"] == pytest.approx(row["pred_step_time_s"], rel=1e-12)
         assert again["pred_peak_mem_gib"] == pytest.approx(row["pred_peak_mem_gib"], rel=1e-12)
         assert again["pred_fit"] == row["pred_fit"]
         stated = {name: cell for name, cell in row.items() if name in {*question, *AXES}}
-        terms = {term["path"]: term["value"] for term in explain(stated, database()).terms}
+        terms = {term["path"]: term["value"] for term in explain(stated, Context(database())).terms}
         assert terms["time/step"] == pytest.approx(row["pred_step_time_s"], rel=1e-12)
         assert terms["memory/total"] / 2**30 == pytest.approx(row["pred_peak_mem_gib"], rel=1e-12)
-        labelled = explain({**question, **label_cells(row["layout"])}, database())
+        labelled = explain({**question, **label_cells(row["layout"])}, Context(database()))
         assert {t["path"]: t["value"] for t in labelled.terms}["time/step"] == pytest.approx(
             row["pred_step_time_s"], rel=1e-12
         )

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from gpucalc.core.errors import UsageError
 from gpucalc.database.hardware import Database
 from gpucalc.formulas import scaling as laws
-from gpucalc.jobs.variations import Context, Variation, outcomes
+from gpucalc.jobs.context import Context
+from gpucalc.jobs.training import resolve
+from gpucalc.jobs.variations import Variation, outcomes
 from gpucalc.layouts.label import label_cells
 from gpucalc.questions.scale import Point, Straggling, breaking_point, fitted_law, parse_counts, scale
 
@@ -36,7 +38,7 @@ def test_more_gpus_never_take_longer(curves):
 def test_a_point_is_what_its_label_evaluates_to(curves):
     for point in curves.points:
         cells = {**JOB, "n_gpus": point.n_gpus, "global_batch": point.global_batch}
-        again = outcomes([(Variation("", ""), CONTEXT.resolve({**cells, **label_cells(point.outcome.label)}))])[0]
+        again = outcomes([(Variation("", ""), resolve({**cells, **label_cells(point.outcome.label)}, CONTEXT))])[0]
         assert again.step_time == pytest.approx(point.step_time, rel=1e-9)
         assert point.tokens_per_s == pytest.approx(point.global_batch * 4096 / point.step_time, rel=1e-9)
 

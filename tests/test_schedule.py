@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from gpucalc.core.errors import DataError, InfeasibleError, UsageError
 from gpucalc.database.hardware import Database
 from gpucalc.formulas import gang, placement_scale
+from gpucalc.jobs.context import Context
 from gpucalc.jobs.training import resolve
 from gpucalc.layouts.label import label_cells
 from gpucalc.questions import schedule
@@ -27,7 +28,7 @@ def cluster(free: list[int], leaf: int = 8) -> list[schedule.NodeState]:
 
 def job(gpus: int = 256, layout: str = "tp8-pp4-dp8-mbs1-zero1-sp", batch: int = 512, gpu: str = "h100-sxm-80gb"):
     cells = {"model": "llama-3.1-70b", "gpu": gpu, "n_gpus": gpus, "seq_len": 8192, "global_batch": batch}
-    return resolve({**cells, **label_cells(layout)}, DB)
+    return resolve({**cells, **label_cells(layout)}, Context(DB))
 
 
 def test_blocks_and_fragmentation_by_hand() -> None:

@@ -12,6 +12,7 @@ from legal_jobs import database
 
 from gpucalc.core.errors import UsageError
 from gpucalc.core.vocabulary import RECOMPUTES
+from gpucalc.jobs.context import Context
 from gpucalc.jobs.training import predict, resolve
 from gpucalc.layouts.label import label_cells
 from gpucalc.layouts.space import BATCH, DIVIDES_HEADS, PARTS_GPUS, SHARDING, STAGES, cuts, divisors, make_space
@@ -51,7 +52,7 @@ def brute_force(question: dict[str, Any], pinned: dict[str, Any]) -> list[dict[s
             }
             cells |= {"dp": n // (tp * pp), "vpp": 1, "sequence_parallel": tp > 1}
             cells["schedule"] = "1f1b" if pp > 1 else "none"
-            (row,) = predict([resolve(cells, database())])
+            (row,) = predict([resolve(cells, Context(database()))])
             found.append({**cells, **row})
     return found
 
@@ -64,7 +65,7 @@ def fingerprint(row: dict[str, Any]) -> tuple[Any, ...]:
 def test_the_planner_finds_what_brute_force_finds(question: dict[str, Any]) -> None:
     every = brute_force(question, {"zero_stage": 1, "cp": 1})
     fitting = [row for row in every if row["pred_fit"] != "oom" and resolve_fill(row) <= 1]
-    ranked = plan({**question, **PINNED}, database(), top=10_000)
+    ranked = plan({**question, **PINNED}, Context(database()), top=10_000)
     stated = [row for row in ranked.rows if not row.get("recompute_layers")]
     # With fused attention selective recomputation is no recomputation; the planner offers it once.
     expected = {fingerprint(row): row for row in fitting if row["recompute"] != "selective"}
@@ -90,9 +91,9 @@ def resolve_fill(row: dict[str, Any]) -> float:
 def test_bounds_change_nothing_but_the_work(
     question: dict[str, Any], objective: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bounded = plan(question, database(), objective=objective, top=10)
+    bounded = plan(question, Context(database()), objective=objective, top=10)
     monkeypatch.setattr(search, "_bounds", lambda order, base, space: np.zeros(len(order)))
-    exhaustive = plan(question, database(), objective=objective, top=10)
+    exhaustive = plan(question, Context(database()), objective=objective, top=10)
     assert SLOWER not in exhaustive.rejected
     assert exhaustive.evaluated >= bounded.evaluated
     assert [row["layout"] for row in bounded.rows] == [row["layout"] for row in exhaustive.rows]
@@ -103,7 +104,7 @@ def test_bounds_change_nothing_but_the_work(
 @pytest.mark.parametrize("question", [GPT, LLAMA, MIXTURE], ids=lambda q: q["model"])
 def test_the_counts_add_up(question: dict[str, Any]) -> None:
     """Candidates are evaluated, rejected by a named constraint, or a duplicate of automatic recomputation."""
-    result = plan(question, database(), objective="memory")
+    result = plan(question, Context(database()), objective="memory")
     rejected = dict(result.rejected)
     memory = rejected.pop(MEMORY, 0)
     assert result.feasible + memory == result.evaluated
@@ -126,23 +127,23 @@ def test_every_constraint_of_a_small_space_counts_its_layouts() -> None:
 
 
 def test_a_stated_cell_holds_and_shrinks_the_space() -> None:
-    free = plan(LLAMA, database())
+    free = plan(LLAMA, Context(database()))
     for pinned in ({"tp": 2}, {"pp": 2}, {"zero_stage": 3}, {"micro_batch": 1}, {"recompute": "full"}, {"dp": 4}):
-        held = plan({**LLAMA, **pinned}, database(), top=30)
+        held = plan({**LLAMA, **pinned}, Context(database()), top=30)
         assert held.candidates < free.candidates
         assert held.rows
         assert all(row[name] == cell for row in held.rows for name, cell in pinned.items())
 
 
 def test_objectives_rank_by_what_they_say() -> None:
-    fast = plan(LLAMA, database(), top=20).rows
+    fast = plan(LLAMA, Context(database()), top=20).rows
     times = [row["pred_step_time_s"] for row in fast]
     assert times == sorted(times)
-    small = plan(LLAMA, database(), objective="memory", top=20).rows
+    small = plan(LLAMA, Context(database()), objective="memory", top=20).rows
     memory = [row["pred_peak_mem_gib"] for row in small]
     assert memory == sorted(memory)
     assert memory[0] <= min(row["pred_peak_mem_gib"] for row in fast)
-    front = plan(LLAMA, database(), objective="pareto", top=20).rows
+    front = plan(LLAMA, Context(database()), objective="pareto", top=20).rows
     pairs = [(row["pred_step_time_s"], row["pred_peak_mem_gib"]) for row in front]
     assert pairs[0][0] == pytest.approx(times[0])
     assert pairs[-1][1] == pytest.approx(memory[0])
@@ -152,7 +153,7 @@ def test_objectives_rank_by_what_they_say() -> None:
 
 
 def test_the_same_question_has_the_same_answer() -> None:
-    first, second = (plan(MIXTURE, database(), top=25) for _ in range(2))
+    first, second = (plan(MIXTURE, Context(database()), top=25) for _ in range(2))
     assert first.rows == second.rows
     assert first.rejected == second.rejected
     assert len({row["layout"] for row in first.rows}) == len(first.rows)
@@ -160,13 +161,13 @@ def test_the_same_question_has_the_same_answer() -> None:
 
 def test_labels_of_rows_lead_back_to_them() -> None:
     question = {**MIXTURE}
-    for row in plan(question, database(), top=10).rows:
-        (again,) = predict([resolve({**question, **label_cells(row["layout"])}, database())])
+    for row in plan(question, Context(database()), top=10).rows:
+        (again,) = predict([resolve({**question, **label_cells(row["layout"])}, Context(database()))])
         assert again["pred_step_time_s"] == pytest.approx(row["pred_step_time_s"], rel=1e-12)
 
 
 def test_nothing_fits_names_the_nearest_miss_and_the_term_that_overflows() -> None:
-    result = plan({**LLAMA, "model": "llama-3.1-405b", "n_gpus": 8}, database())
+    result = plan({**LLAMA, "model": "llama-3.1-405b", "n_gpus": 8}, Context(database()))
     assert (result.rows, result.feasible) == ([], 0)
     assert result.nearest_miss
     assert "GiB more than" in result.nearest_miss
@@ -175,7 +176,7 @@ def test_nothing_fits_names_the_nearest_miss_and_the_term_that_overflows() -> No
 
 
 def test_no_legal_layout_names_the_constraint() -> None:
-    result = plan({**LLAMA, "global_batch": 7, "tp": 1, "pp": 1}, database())
+    result = plan({**LLAMA, "global_batch": 7, "tp": 1, "pp": 1}, Context(database()))
     assert result.rows == []
     assert result.nearest_miss
     assert BATCH in result.nearest_miss
@@ -195,14 +196,14 @@ def test_no_legal_layout_names_the_constraint() -> None:
 )
 def test_a_wrong_question_is_a_sentence(change: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        plan({**LLAMA, **change}, database())
+        plan({**LLAMA, **change}, Context(database()))
     with pytest.raises(UsageError, match="objective"):
-        plan(LLAMA, database(), objective="speed")
+        plan(LLAMA, Context(database()), objective="speed")
 
 
 def test_progress_counts_up_to_what_was_evaluated() -> None:
     seen: list[int] = []
-    result = plan(LLAMA, database(), progress=seen.append)
+    result = plan(LLAMA, Context(database()), progress=seen.append)
     assert seen == sorted(seen)
     assert seen[-1] == result.evaluated
 
@@ -211,11 +212,11 @@ def test_progress_counts_up_to_what_was_evaluated() -> None:
 def test_no_layout_of_sharded_experts_is_lost_to_an_undefined_number() -> None:
     """Groups of 8 cannot share 12 holders of the same experts: rejected by name, not by a NaN."""
     question = {**MIXTURE, "n_gpus": 96, "global_batch": 96, "zero_stage": 3, "shard_group": 8, "tp": 1, "pp": 1}
-    result = plan(question, database(), objective="memory", top=100)
+    result = plan(question, Context(database()), objective="memory", top=100)
     assert result.rejected[SHARDING] > 0
     assert all(np.isfinite(row["pred_step_time_s"]) for row in result.rows)
     with pytest.raises(UsageError, match="12 ranks that hold the same experts"):
-        resolve({**question, "dp": 96, "ep": 8}, database())
+        resolve({**question, "dp": 96, "ep": 8}, Context(database()))
 
 
 def test_memory_does_not_grow_with_the_space() -> None:
@@ -224,7 +225,7 @@ def test_memory_does_not_grow_with_the_space() -> None:
     def peak(question: dict[str, Any]) -> tuple[int, int]:
         tracemalloc.start()
         try:
-            evaluated = plan(question, database(), objective="memory").evaluated
+            evaluated = plan(question, Context(database()), objective="memory").evaluated
             return evaluated, tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()

@@ -14,6 +14,7 @@ from gpucalc.core.errors import UsageError
 from gpucalc.database.hardware import Database
 from gpucalc.estimate.serving import estimate_serving
 from gpucalc.formulas import experts, kv_cache, serving
+from gpucalc.jobs.context import Context
 from gpucalc.jobs.formats import FORMATS, products_of
 from gpucalc.jobs.serving import evaluate_serving, parse_serving, resolve_serving, stack_serving
 from gpucalc.questions.serve import Limits, pareto, serve, serving_label, serving_label_cells
@@ -27,7 +28,9 @@ PATHS = ("time/tpot", "time/ttft", "time/ttft-unloaded", "metric/output-rate", "
 def solved(**cells: Any) -> Any:
     """The ledger of one question."""
     full = {**BASE, "tp": 8, "concurrency": 32.0, **cells}
-    return estimate_serving(stack_serving([resolve_serving({k: v for k, v in full.items() if v is not None}, DB)]))
+    return estimate_serving(
+        stack_serving([resolve_serving({k: v for k, v in full.items() if v is not None}, Context(DB))])
+    )
 
 
 def at(path: str, **cells: Any) -> float:
@@ -88,7 +91,7 @@ def test_scales_of_formats() -> None:
 
 
 def test_weight_only_formats_keep_their_bytes_and_take_the_16_bit_peak() -> None:
-    device = resolve_serving({**BASE, "tp": 8, "concurrency": 1.0}, DB).cluster.device
+    device = resolve_serving({**BASE, "tp": 8, "concurrency": 1.0}, Context(DB)).cluster.device
     assert products_of(device, "fp8") == ("fp8", False)
     assert products_of(device, "nvfp4") == ("bf16", True)
 
@@ -187,7 +190,7 @@ def test_open_loop_load_follows_the_rate() -> None:
 @pytest.mark.parametrize("rule", ["vllm", "sglang", "trtllm"])
 def test_each_engine_has_its_own_memory_rule(rule: str) -> None:
     found = solved(framework=rule)
-    job = resolve_serving({**BASE, "tp": 8, "concurrency": 32.0, "framework": rule}, DB)
+    job = resolve_serving({**BASE, "tp": 8, "concurrency": 32.0, "framework": rule}, Context(DB))
     c = job.columns
     other = found["memory/activations"] + c["runtime_reserve"]
     expected = {
@@ -222,9 +225,9 @@ def test_each_engine_has_its_own_memory_rule(rule: str) -> None:
     )
 )
 def test_a_row_of_a_batch_equals_the_row_alone(rows: list[dict[str, str]]) -> None:
-    together = evaluate_serving(rows, DB)
+    together = evaluate_serving(rows, Context(DB))
     for row, found in zip(rows, together, strict=True):
-        alone = evaluate_serving([row], DB)[0]
+        alone = evaluate_serving([row], Context(DB))[0]
         assert alone["pred_fit"] == found["pred_fit"]
         for name in ("pred_tpot_ms", "pred_ttft_ms", "pred_output_tok_s_total", "pred_kv_tokens"):
             if alone[name] is not None:
@@ -237,9 +240,9 @@ def test_rates_and_loads_in_one_batch() -> None:
         {**{k: str(v) for k, v in BASE.items()}, "tp": "8", "concurrency": "32"},
         {**{k: str(v) for k, v in BASE.items()}, "tp": "8"},
     ]
-    together = evaluate_serving(rows, DB)
+    together = evaluate_serving(rows, Context(DB))
     for row, found in zip(rows, together, strict=True):
-        assert found["pred_tpot_ms"] == pytest.approx(evaluate_serving([row], DB)[0]["pred_tpot_ms"], rel=1e-9)
+        assert found["pred_tpot_ms"] == pytest.approx(evaluate_serving([row], Context(DB))[0]["pred_tpot_ms"], rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -263,20 +266,20 @@ def test_mistakes_are_sentences(cells: dict[str, str], said: str) -> None:
     row = {**{k: str(v) for k, v in BASE.items()}, "tp": "8", **cells}
     if "rate" not in cells:
         row["concurrency"] = "8"
-    found = evaluate_serving([row], DB)[0]
+    found = evaluate_serving([row], Context(DB))[0]
     assert said in found["pred_error"]
     assert not found["pred_tpot_ms"]
 
 
 def test_all_mistakes_of_a_row_are_told_at_once() -> None:
     row = {"model": "deepseek-r1", "gpu": "h100-sxm-80gb", "tp": "3", "ep": "5", "isl": "10", "osl": "10"}
-    said = evaluate_serving([row], DB)[0]["pred_error"]
+    said = evaluate_serving([row], Context(DB))[0]["pred_error"]
     assert "tp=3" in said
     assert "ep=5" in said
 
 
 def test_tensor_parallelism_beyond_the_heads_of_the_cache_is_noted() -> None:
-    job = resolve_serving({**BASE, "tp": 16, "n_gpus": 16, "concurrency": 8.0}, DB)
+    job = resolve_serving({**BASE, "tp": 16, "n_gpus": 16, "concurrency": 8.0}, Context(DB))
     assert any("8 KV heads: each is held 2 times" in note for note in job.notes)
 
 
@@ -295,24 +298,24 @@ def test_labels_say_all(cells: dict[str, int]) -> None:
 
 def test_ranked_rows_keep_the_limits() -> None:
     limits = Limits(ttft=1.0, tpot=0.03)
-    result = serve({**BASE, "n_gpus": 8}, DB, limits=limits)
+    result = serve({**BASE, "n_gpus": 8}, Context(DB), limits=limits)
     assert result.rows
     rates = [row["pred_output_tok_s_total"] for row in result.rows]
     assert rates == sorted(rates, reverse=True)
     assert all(limits.kept(row) for row in result.rows)
-    free = serve({**BASE, "n_gpus": 8}, DB)
+    free = serve({**BASE, "n_gpus": 8}, Context(DB))
     assert free.rows[0]["pred_output_tok_s_total"] >= rates[0]
 
 
 def test_limits_that_cannot_be_met_name_what_binds() -> None:
-    result = serve({**BASE, "n_gpus": 8, "concurrency": 16.0}, DB, limits=Limits(tpot=0.001))
+    result = serve({**BASE, "n_gpus": 8, "concurrency": 16.0}, Context(DB), limits=Limits(tpot=0.001))
     assert not result.rows
     assert "TPOT binds" in result.nearest
     assert result.miss is not None
 
 
 def test_the_front_is_not_dominated() -> None:
-    front = serve({**BASE, "n_gpus": 8}, DB).front
+    front = serve({**BASE, "n_gpus": 8}, Context(DB)).front
     assert pareto(front) == front
     users = [row["pred_tok_s_per_user"] for row in front]
     gpus = [row["pred_tok_s_per_gpu"] for row in front]
@@ -323,15 +326,15 @@ def test_the_front_is_not_dominated() -> None:
 def test_the_least_gpus_serve_the_rate_and_one_replica_less_does_not() -> None:
     limits = Limits(tpot=0.04)
     cells = {**BASE, "rate": 20.0, "tp": 4, "pp": 1}
-    best = serve(cells, DB, limits=limits).rows[0]
+    best = serve(cells, Context(DB), limits=limits).rows[0]
     assert limits.kept(best)
     fewer = {**BASE, "rate": 20.0, "tp": 4, "pp": 1, "dp": best["dp"] - 1, "n_gpus": 4 * (best["dp"] - 1)}
-    short = serve(fewer, DB, limits=limits)
+    short = serve(fewer, Context(DB), limits=limits)
     assert not short.rows
 
 
 def test_a_rate_beyond_saturation_is_an_answer() -> None:
-    result = serve({**BASE, "n_gpus": 8, "rate": 1e4}, DB)
+    result = serve({**BASE, "n_gpus": 8, "rate": 1e4}, Context(DB))
     assert not result.rows
     assert "beyond saturation" in result.nearest
     assert math.isfinite(result.miss["pred_saturation_rate"]) if result.miss else False
@@ -339,7 +342,7 @@ def test_a_rate_beyond_saturation_is_an_answer() -> None:
 
 def test_what_is_impossible_for_every_layout_is_refused() -> None:
     with pytest.raises(UsageError, match="beyond the context"):
-        serve({**BASE, "isl": 2e6, "n_gpus": 8}, DB)
+        serve({**BASE, "isl": 2e6, "n_gpus": 8}, Context(DB))
 
 
 def test_shares_are_read_as_people_write_them() -> None:

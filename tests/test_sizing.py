@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gpucalc.database.hardware import Database
-from gpucalc.jobs.variations import Context, Variation, outcomes
+from gpucalc.jobs.context import Context
+from gpucalc.jobs.training import resolve
+from gpucalc.jobs.variations import Variation, outcomes
 from gpucalc.layouts.label import label_cells
 from gpucalc.questions.fit import (
     SEQUENCE_UNIT,
@@ -43,7 +45,7 @@ def planner_fits(key: str, n_gpus: int, model: str) -> bool:
     pipelined = key == "tp+pp"
     for batch in {n_gpus, *((4 * pp for pp in (2, 4, 8, 16)) if pipelined else ())}:
         cells = {**QUESTION, "model": model, "n_gpus": n_gpus, "global_batch": batch, "micro_batch": 1}
-        found = plan({**cells, **RESTRICTED[key]}, CONTEXT.db, top=5)
+        found = plan({**cells, **RESTRICTED[key]}, CONTEXT, top=5)
         rows = [r for r in found.rows if not pipelined or (r["pp"] > 1 and batch == 4 * r["pp"])]
         if rows:
             return True
@@ -82,7 +84,7 @@ def test_a_verdict_is_what_its_label_evaluates_to():
         if verdict.outcome is None:
             continue
         cells = {**QUESTION, "n_gpus": 16, "global_batch": 64, **label_cells(verdict.outcome.label)}
-        again = outcomes([(Variation("", ""), CONTEXT.resolve(cells))])[0]
+        again = outcomes([(Variation("", ""), resolve(cells, CONTEXT))])[0]
         assert again.memory == pytest.approx(verdict.outcome.memory, rel=1e-9), one.key
 
 
@@ -92,7 +94,7 @@ def test_the_largest_micro_batch_fits_and_one_more_does_not():
 
     def fill(size):
         cells = {**QUESTION, "n_gpus": 16, "dp": 16, "zero_stage": 3, "micro_batch": size, "sequence_parallel": False}
-        return outcomes([(Variation("", ""), CONTEXT.resolve(cells))])[0].terms["memory/fill"]
+        return outcomes([(Variation("", ""), resolve(cells, CONTEXT))])[0].terms["memory/fill"]
 
     assert fill(verdict.largest_micro_batch) <= 1 < fill(verdict.largest_micro_batch + 1)
 
@@ -102,7 +104,7 @@ def test_the_largest_sequence_fits_and_one_unit_more_does_not():
 
     def fill(tokens):
         cells = {**QUESTION, "n_gpus": 16, "dp": 16, "zero_stage": 3, "seq_len": tokens}
-        return outcomes([(Variation("", ""), CONTEXT.resolve(cells))])[0].terms["memory/fill"]
+        return outcomes([(Variation("", ""), resolve(cells, CONTEXT))])[0].terms["memory/fill"]
 
     assert verdict.largest_seq_len % SEQUENCE_UNIT == 0
     assert fill(verdict.largest_seq_len) <= 1 < fill(verdict.largest_seq_len + SEQUENCE_UNIT)
@@ -116,8 +118,8 @@ def test_the_largest_micro_batch_divides_a_stated_batch():
 def test_the_largest_sizes_of_one_layout():
     start = stated_layout(CONTEXT, {**QUESTION, "n_gpus": 16, "global_batch": 16, **label_cells("dp16-mbs1-zero3")})
     whole = on_count(sizer(), BY_KEY["fsdp"], 16)
-    assert largest_of_layout(CONTEXT, start, "micro_batch") == whole.largest_micro_batch
-    assert largest_of_layout(CONTEXT, start, "seq_len") == whole.largest_seq_len
+    assert largest_of_layout(start, "micro_batch") == whole.largest_micro_batch
+    assert largest_of_layout(start, "seq_len") == whole.largest_seq_len
 
 
 @pytest.mark.parametrize("key", ["zero1", "fsdp", "3d"])
@@ -149,7 +151,7 @@ def test_each_remedy_saves_what_direct_evaluation_says():
     }
     start = stated_layout(CONTEXT, cells)
     assert start.fit == "oom"
-    found = remedies(CONTEXT, start)
+    found = remedies(start)
     names = {one.name for one in found}
     assert {"ZeRO 1 → 3", "optimizer state to the host", "micro-batch 2 → 1", "pp 1 → 2"} <= names
     for one in found:
@@ -159,7 +161,7 @@ def test_each_remedy_saves_what_direct_evaluation_says():
             again = {**QUESTION, "model": "llama-3.1-70b", "global_batch": 32, **label_cells(label)}
             beside = ("n_gpus", "grad_accum_dtype", "chunked_loss")
             again |= {n: one.outcome.job.cells[n] for n in beside if n in one.outcome.job.cells}
-            direct = outcomes([(Variation("", ""), CONTEXT.resolve(again))])[0]
+            direct = outcomes([(Variation("", ""), resolve(again, CONTEXT))])[0]
             assert direct.memory == pytest.approx(one.outcome.memory, rel=1e-9), one.name
             assert direct.step_time == pytest.approx(one.outcome.step_time, rel=1e-9), one.name
 
@@ -172,7 +174,7 @@ def test_remedies_that_make_it_fit_come_first():
         **label_cells("tp8-dp2-mbs2-zero1"),
         "global_batch": 32,
     }
-    verdicts = [one.outcome.fit == "oom" for one in remedies(CONTEXT, stated_layout(CONTEXT, cells))]
+    verdicts = [one.outcome.fit == "oom" for one in remedies(stated_layout(CONTEXT, cells))]
     assert verdicts == sorted(verdicts)
 
 

@@ -11,6 +11,7 @@ from gpucalc.core.errors import UsageError
 from gpucalc.database import defaults
 from gpucalc.database.hardware import Database
 from gpucalc.formulas import storage as s
+from gpucalc.jobs.context import Context
 from gpucalc.questions.storage import Question, limiter_of, predict, storage
 from gpucalc.validate.cluster import cluster_report, predicted_samples, shipped
 
@@ -97,7 +98,7 @@ def test_rows_of_a_batch_are_those_of_each_alone() -> None:
 def test_what_binds_first_is_named(more: dict[str, float], limit: str) -> None:
     question = Question("h100-sxm-80gb", 8, workload="image", **more)  # type: ignore[arg-type]
     assert limiter_of(predict([question], DB)) == limit
-    assert storage(question, DB).limiter == limit
+    assert storage(question, Context(DB)).limiter == limit
 
 
 def test_small_reads_are_bound_by_operations() -> None:
@@ -124,7 +125,7 @@ def test_a_models_checkpoints_are_sized() -> None:
     cells = {"model": "llama-3.1-405b", "gpu": "h100-sxm-80gb", "n_gpus": 512, "seq_len": 8192, "global_batch": 512}
     cells |= {"tp": 8, "pp": 16, "dp": 4, "micro_batch": 1, "zero_stage": 1, "sequence_parallel": True}
     asked = Question("h100-sxm-80gb", 512, read_bandwidth=2e11, write_bandwidth=6e10, save_interval=1800.0)
-    found = storage(asked, DB, cells)
+    found = storage(asked, Context(DB), cells)
     f = found.figures
     assert f["checkpoint_gb"] == pytest.approx(5291.7 * 1.073741824, rel=0.002)
     assert f["save_bandwidth_blocking_gb_per_s"] == pytest.approx(63, rel=0.01)
@@ -135,18 +136,18 @@ def test_a_models_checkpoints_are_sized() -> None:
 
 
 def test_a_device_without_a_measured_time_says_so_and_may_be_told() -> None:
-    found = storage(Question("b200-sxm-180gb", 8, workload="unet3d"), DB)
+    found = storage(Question("b200-sxm-180gb", 8, workload="unet3d"), Context(DB))
     assert any("assumed" in note and "--compute" in note for note in found.notes)
     assert 3.18 < found.figures["read_gb_per_s_per_gpu"] < 3.18 * 2250 / 989.4
-    told = storage(Question("b200-sxm-180gb", 8, workload="unet3d", compute_time=0.163), DB)
+    told = storage(Question("b200-sxm-180gb", 8, workload="unet3d", compute_time=0.163), Context(DB))
     assert told.figures["read_gb_per_s_per_gpu"] == pytest.approx(6.3, rel=0.01)
 
 
 def test_a_cache_needs_the_size_of_the_data() -> None:
     with pytest.raises(UsageError, match="--dataset"):
-        storage(Question("h100-sxm-80gb", 8, workload="image", cache_bytes=1e12), DB)
-    half = storage(Question("h100-sxm-80gb", 8, workload="image", cache_bytes=1e12, dataset_bytes=2e12), DB)
-    none = storage(Question("h100-sxm-80gb", 8, workload="image"), DB)
+        storage(Question("h100-sxm-80gb", 8, workload="image", cache_bytes=1e12), Context(DB))
+    half = storage(Question("h100-sxm-80gb", 8, workload="image", cache_bytes=1e12, dataset_bytes=2e12), Context(DB))
+    none = storage(Question("h100-sxm-80gb", 8, workload="image"), Context(DB))
     assert half.figures["read_gb_per_s_total"] == pytest.approx(none.figures["read_gb_per_s_total"] / 2, rel=1e-9)
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from gpucalc.core.errors import DataError, UsageError
 from gpucalc.database.hardware import Database
+from gpucalc.jobs.context import Context
 from gpucalc.jobs.training import RISKY_FILL, evaluate_rows
 from gpucalc.questions.plan import TIE, plan, row_text
 from gpucalc.sweep import rows as sweep_rows
@@ -54,7 +55,7 @@ def without(row: dict[str, str], *names: str) -> dict[str, str]:
 @pytest.mark.parametrize("objective", ["throughput", "memory"])
 def test_the_best_of_a_cell_are_those_of_the_planner(objective: str) -> None:
     outcome, found = rows(spec({"keep": 4, "objective": objective}))
-    planned = plan(QUESTION, DB, objective=objective, top=4)
+    planned = plan(QUESTION, Context(DB), objective=objective, top=4)
     expected = [{n: v for n, v in row_text(row).items() if v != ""} for row in planned.rows]
     assert [without(row, "cell", "rank") for row in found] == expected
     assert [(row["cell"], row["rank"]) for row in found] == [("1", str(rank)) for rank in range(1, 5)]
@@ -63,7 +64,9 @@ def test_the_best_of_a_cell_are_those_of_the_planner(objective: str) -> None:
 
 def test_the_front_of_a_cell_is_that_of_the_planner() -> None:
     _, found = rows(spec({"keep": "pareto"}))
-    assert [row["layout"] for row in found] == [row["layout"] for row in plan(QUESTION, DB, objective="pareto").rows]
+    assert [row["layout"] for row in found] == [
+        row["layout"] for row in plan(QUESTION, Context(DB), objective="pareto").rows
+    ]
     assert len(found) > 1
 
 
@@ -71,7 +74,7 @@ def test_the_front_of_a_cell_is_that_of_the_planner() -> None:
 def test_all_layouts_of_a_cell_are_those_that_a_search_costs(model: str, tmp_path: Path) -> None:
     question = {**QUESTION, "model": model, "n_gpus": 8, "global_batch": 16}
     outcome, found = rows(spec({"keep": "all"}, **question), spill=tmp_path)
-    whole = plan(question, DB, objective="memory", top=1)  # no bound shortens it
+    whole = plan(question, Context(DB), objective="memory", top=1)  # no bound shortens it
     assert outcome.layouts == len(found) == whole.evaluated
     assert len({row["layout"] for row in found}) == len(found)
     fitting = [row for row in found if row["pred_fit"] != "oom"]
@@ -79,9 +82,9 @@ def test_all_layouts_of_a_cell_are_those_that_a_search_costs(model: str, tmp_pat
     # Every hundredth row says what `eval` says of it, to the last digit.
     some = found[::100]
     assert len(some) > 20
-    for row, predicted in zip(some, evaluate_rows(some, DB), strict=True):
+    for row, predicted in zip(some, evaluate_rows(some, Context(DB)), strict=True):
         assert {name: row[name] for name in predicted} == row_text(predicted), row["layout"]
-    fastest = plan(question, DB, top=1).rows[0]
+    fastest = plan(question, Context(DB), top=1).rows[0]
     capacity = max(float(row["pred_peak_mem_gib"]) for row in found if row["pred_fit"] == "fits") / RISKY_FILL
     within = [float(row["pred_step_time_s"]) for row in found if float(row["pred_peak_mem_gib"]) <= capacity * 0.999]
     assert min(within) <= fastest["pred_step_time_s"] <= min(within) * (1 + TIE)
@@ -301,7 +304,7 @@ def test_a_sweep_costs_little_more_than_its_searches(tmp_path: Path) -> None:
     ratios = []
     for _ in range(3):
         started = time.process_time()
-        costed = sum(plan(whole.cell(index), DB, top=1).evaluated for index in range(whole.count))
+        costed = sum(plan(whole.cell(index), Context(DB), top=1).evaluated for index in range(whole.count))
         searches = time.process_time() - started
         store, tally = _Kept(set()), Tally()
         started = time.process_time()

@@ -9,6 +9,7 @@ from legal_jobs import DENSE, changed, database, legal_cells, solve, value
 
 from gpucalc.core.columns import PREDICTED
 from gpucalc.core.ledger import Ledger
+from gpucalc.jobs.context import Context
 from gpucalc.jobs.training import PREDICTIONS, resolve
 from gpucalc.questions.explain import ROOTS
 
@@ -78,7 +79,7 @@ def test_the_memory_of_the_worst_stage_is_its_parts(cells: dict[str, object]) ->
 @given(cells=legal_cells(models=(*DENSE, "mixtral-8x7b", "deepseek-moe-16b")))
 def test_parameters_over_all_ranks_add_up_to_the_model(cells: dict[str, object]) -> None:
     """Tensor-parallel ranks, expert ranks and stages hold every parameter once; norms and routers on each tp rank."""
-    job = resolve(cells, database())
+    job = resolve(cells, Context(database()))
     c = job.columns
     ledger = changed(job)
 
@@ -116,7 +117,7 @@ def test_model_flops_are_the_same_in_every_layout(cells: dict[str, object]) -> N
 @settings(max_examples=30)
 @given(cells=legal_cells())
 def test_utilisation_is_flops_over_time_and_the_dense_peak(cells: dict[str, object]) -> None:
-    job = resolve(cells, database())
+    job = resolve(cells, Context(database()))
     ledger = changed(job)
     step = value(ledger, "time/step")
     mfu = value(ledger, "flops/step") / (

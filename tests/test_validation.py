@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucalc.database.hardware import Database
+from gpucalc.jobs.context import Context
 from gpucalc.validate.kernels import SHIPPED_TABLES, kernel_targets
 from gpucalc.validate.metrics import (
     Errors,
@@ -106,7 +107,7 @@ def test_a_perfect_prediction_ranks_perfectly(speeds: list[float]) -> None:
 
 @pytest.fixture(scope="module")
 def shipped() -> list[Checked]:
-    return check_shipped(Database())
+    return check_shipped(Context(Database()))
 
 
 def test_shipped_measurements_are_whole(shipped: list[Checked]) -> None:
@@ -127,7 +128,7 @@ def test_every_row_belongs_to_a_family_and_to_its_source(shipped: list[Checked])
 def test_held_out_predictions_belong_to_shipped_rows_only(shipped: list[Checked]) -> None:
     """A user's file with the same ids gets no held-out views."""
     records = [r.record for r in shipped[:5]]
-    for own, ours in zip(check_rows(records, Database()), shipped[:5], strict=True):
+    for own, ours in zip(check_rows(records, Context(Database())), shipped[:5], strict=True):
         assert set(own.predictions) == {SHIPPED}
         assert own.seconds(SHIPPED) == pytest.approx(ours.seconds(SHIPPED), rel=1e-3)
     views = {view for r in shipped for view in r.predictions}
@@ -146,9 +147,11 @@ def test_groups_of_one_job_are_found_without_a_list(shipped: list[Checked]) -> N
 
 def test_rows_that_measure_nothing_are_left_out() -> None:
     base = {"model": "llama-3.1-8b", "gpu": "h100", "n_gpus": "8", "global_batch": "8"}
-    rows = check_rows([base, {**base, "measured_step_time_s": "1.0"}, {**base, "measured_oom": "yes"}], Database())
+    rows = check_rows(
+        [base, {**base, "measured_step_time_s": "1.0"}, {**base, "measured_oom": "yes"}], Context(Database())
+    )
     assert [(r.measured_s, r.oom) for r in rows] == [(1.0, None), (None, True)]
-    wrong = check_rows([{**base, "gpu": "h1000x", "measured_step_time_s": "1.0"}], Database())[0]
+    wrong = check_rows([{**base, "gpu": "h1000x", "measured_step_time_s": "1.0"}], Context(Database()))[0]
     assert wrong.job is None
     assert "h1000x" in wrong.error
     assert wrong.ratio() is None

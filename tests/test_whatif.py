@@ -6,7 +6,9 @@ import pytest
 
 from gpucalc.core.errors import InfeasibleError
 from gpucalc.database.hardware import Database
-from gpucalc.jobs.variations import Context, Variation, exposed_share, neighbours, outcomes, time_parts
+from gpucalc.jobs.context import Context
+from gpucalc.jobs.training import resolve
+from gpucalc.jobs.variations import Variation, exposed_share, neighbours, outcomes, time_parts
 from gpucalc.layouts.label import label_cells
 from gpucalc.questions.plan import plan
 from gpucalc.questions.whatif import _with_columns, base_outcome, bisect, compare, network_for, whatif
@@ -21,7 +23,7 @@ def job(label: str, **changed):
 
 
 def evaluated(cells):
-    return outcomes([(Variation("", ""), CONTEXT.resolve(cells))])[0]
+    return outcomes([(Variation("", ""), resolve(cells, CONTEXT))])[0]
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +68,8 @@ def test_neighbours_are_what_their_labels_evaluate_to(answers, label):
 
 
 def test_neighbours_keep_the_gpus_and_the_batch_and_are_all_different():
-    start = CONTEXT.resolve(job(LABELS[0]))
-    near = neighbours(CONTEXT, start)
+    start = resolve(job(LABELS[0]), CONTEXT)
+    near = neighbours(start)
     for _, one in near:
         c = one.cells
         assert c["tp"] * c["pp"] * c["dp"] * c["cp"] == 64
@@ -79,7 +81,7 @@ def test_neighbours_keep_the_gpus_and_the_batch_and_are_all_different():
 def test_no_neighbour_that_fits_beats_the_planner():
     """The planner's best of the whole space is no slower than any step from it that it searches."""
     small = {**QUESTION, "model": "llama-3.1-8b", "n_gpus": 16, "global_batch": 32}
-    best = plan(small, CONTEXT.db, top=1).rows[0]
+    best = plan(small, CONTEXT, top=1).rows[0]
     found = whatif(CONTEXT, {**small, **label_cells(best["layout"])})
     for worth in found.changes:
         moved = {"offload_optimizer", "offload_activations"} & set(worth.outcome.variation.cells)
@@ -102,9 +104,9 @@ def test_the_terms_of_every_variation_add_up_to_its_step(answers, label):
 
 def test_the_network_that_a_bound_needs_meets_it_and_a_slower_one_does_not():
     start = evaluated(job("dp64-mbs1-zero3", inter_node_gbps_per_gpu=25.0))
-    floor = network_for(CONTEXT, start, 0.999999).share_at_best
+    floor = network_for(start, 0.999999).share_at_best
     bound = floor + 0.05
-    need = network_for(CONTEXT, start, bound)
+    need = network_for(start, bound)
     assert need.rate_needed is not None
 
     def share(rate):
@@ -113,7 +115,7 @@ def test_the_network_that_a_bound_needs_meets_it_and_a_slower_one_does_not():
 
     assert share(need.rate_needed) <= bound + 1e-9
     assert share(need.rate_needed * 0.99) > bound
-    impossible = network_for(CONTEXT, start, floor / 2)
+    impossible = network_for(start, floor / 2)
     assert impossible.rate_needed is None
     assert "exposed" in impossible.blocking
 

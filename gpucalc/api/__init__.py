@@ -20,6 +20,7 @@ from gpucalc.core.columns import cell_text
 from gpucalc.core.errors import UsageError
 from gpucalc.database.hardware import Database
 from gpucalc.jobs import training as jobs
+from gpucalc.jobs.context import Context
 
 __all__ = [
     "Cluster",
@@ -71,8 +72,8 @@ def plan(
     for name in ("gpu", "n_gpus", "seq_len", "global_batch"):
         if name not in question:
             raise UsageError(f"{name} is not stated")
-    database, options = _options(cluster, causal_flops, profile, fabric, db)
-    found = search(question, database, objective=objective, top=top, **options)
+    context = _context(cluster, causal_flops, profile, fabric, db)
+    found = search(question, context, objective=objective, top=top)
     return PlanResult(
         rows=tuple(Prediction.of(row) for row in found.rows),
         job=found.job,
@@ -84,8 +85,7 @@ def plan(
         notes=tuple(found.notes),
         nearest_miss=found.nearest_miss,
         question=question,
-        options=options,
-        database=database,
+        context=context,
     )
 
 
@@ -119,8 +119,8 @@ def evaluate(
             raise UsageError(f"a row is a {type(record).__name__}, expected a mapping of columns to values")
     given = [{str(name): plain(value) for name, value in {**record, **fixed}.items()} for record in records]
     text = [{name: cell_text(value) for name, value in record.items()} for record in given]
-    database, options = _options(None, causal_flops, profile, fabric, db)
-    found = jobs.evaluate_rows(text, database, **options)
+    context = _context(None, causal_flops, profile, fabric, db)
+    found = jobs.evaluate_rows(text, context)
     return Evaluation(tuple(Prediction.of({**record, **row}) for record, row in zip(given, found, strict=True)))
 
 
@@ -150,8 +150,8 @@ def explain(
 
     named = {"gpu": gpu, "n_gpus": n_gpus, "seq_len": seq_len, "global_batch": global_batch, **cells}
     question = _question(model, cluster, label_cells(layout) if layout else {}, named)
-    database, options = _options(cluster, causal_flops, profile, fabric, db)
-    return explained_job(question, database, options)
+    context = _context(cluster, causal_flops, profile, fabric, db)
+    return explained_job(question, context)
 
 
 def _question(
@@ -175,12 +175,12 @@ def _question(
     return stated
 
 
-def _options(
+def _context(
     cluster: Cluster | None, causal_flops: bool, profile: str | None, fabric: str | None, db: Databases
-) -> tuple[Database, dict[str, Any]]:
+) -> Context:
     folders = places(db) or (cluster.db if cluster else ())
     chosen = fabric or (cluster.fabric if cluster else None)
-    return Database(folders), {"causal_flops": causal_flops, "profile": profile, "fabric": chosen}
+    return Context(Database(folders), profile, chosen, causal_flops)
 
 
 def comm(op: str, size: float | str, cluster: Cluster) -> Records:

@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 from gpucalc.core.columns import COLUMNS, INPUT, TRAINING_PREDICTIONS, cell_text
 from gpucalc.core.errors import UsageError, suggestion
 from gpucalc.database.hardware import Database
+from gpucalc.jobs.context import Context
 
 R = TypeVar("R")
 
@@ -139,8 +140,7 @@ class PlanResult(Table[Prediction]):
     notes: tuple[str, ...]
     nearest_miss: str | None
     question: Mapping[str, Any] = field(repr=False, default_factory=dict)
-    options: Mapping[str, Any] = field(repr=False, default_factory=dict)
-    database: Database = field(repr=False, compare=False, default_factory=Database)
+    context: Context = field(repr=False, compare=False, default_factory=lambda: Context(Database()))
 
     @property
     def best(self) -> Prediction:
@@ -170,16 +170,14 @@ class PlanResult(Table[Prediction]):
 
     def explain(self, place: int = 0) -> Explanation:
         """Why the layout in that place takes the time and memory it does."""
-        return explained_job(
-            {n: v for n, v in self.rows[place].cells.items() if n in INPUT}, self.database, self.options
-        )
+        return explained_job({n: v for n, v in self.rows[place].cells.items() if n in INPUT}, self.context)
 
     def _front(self) -> Any:
         from gpucalc.output.figures.layouts import Front, pareto_front
 
         if not self.rows:
             return Front()
-        return pareto_front(self.question, self.database, self.candidates, **self.options)
+        return pareto_front(self.question, self.context, self.candidates)
 
     def plot(self, path: str) -> None:
         """Draw time and memory by term, and throughput against memory: `--plot`."""
@@ -189,7 +187,7 @@ class PlanResult(Table[Prediction]):
 
         check_path(path, "path")
         _ = self.best
-        figure = plan_figure(self.records(), self._front(), self.database, plan_title(self.job), **self.options)
+        figure = plan_figure(self.records(), self._front(), self.context, plan_title(self.job))
         save(figure, path)
 
     def report(self, path: str) -> None:
@@ -198,7 +196,7 @@ class PlanResult(Table[Prediction]):
 
         check_report_path(path)
         plain = _PlainResult(self)
-        write_report(plan_report(plain, self.question, self.database, front=self._front(), **self.options), path)
+        write_report(plan_report(plain, self.question, self.context, front=self._front()), path)
 
 
 class _PlainResult:
@@ -268,8 +266,7 @@ class Explanation(Table[Term]):
     summary: tuple[str, ...]
     text: str = field(repr=False)
     job: Mapping[str, Any] = field(repr=False, default_factory=dict)
-    options: Mapping[str, Any] = field(repr=False, default_factory=dict)
-    database: Database = field(repr=False, compare=False, default_factory=Database)
+    context: Context = field(repr=False, compare=False, default_factory=lambda: Context(Database()))
 
     def __str__(self) -> str:
         """The trees as text."""
@@ -300,15 +297,15 @@ class Explanation(Table[Term]):
         from gpucalc.output.figures.explained import explain_figure
 
         check_path(path, "path")
-        save(explain_figure(self.job, self.database, **self.options), path)
+        save(explain_figure(self.job, self.context), path)
 
 
-def explained_job(question: Mapping[str, Any], database: Database, options: Mapping[str, Any]) -> Explanation:
+def explained_job(question: Mapping[str, Any], context: Context) -> Explanation:
     """The explanation of completed cells."""
     from gpucalc.output.explain import tree
     from gpucalc.questions.explain import explain as explained
 
-    found = explained(question, database, **options)
+    found = explained(question, context)
     names = Term.__dataclass_fields__
     return Explanation(
         terms=tuple(Term(**{name: term[name] for name in names}) for term in found.terms),
@@ -316,6 +313,5 @@ def explained_job(question: Mapping[str, Any], database: Database, options: Mapp
         summary=tuple(found.summary),
         text=tree(found.facts, found.terms, found.summary),
         job=dict(question),
-        options=dict(options),
-        database=database,
+        context=context,
     )

@@ -96,7 +96,7 @@ def diagnose(
     opt.require(cells, "model", "gpu", *(() if "dp" in cells else ("n_gpus",)), "seq_len", "global_batch")
     database = opt.open_database(db)
 
-    from gpucalc.jobs.variations import Context
+    from gpucalc.jobs.context import Context
     from gpucalc.questions.diagnose import diagnose as diagnosed
 
     found = diagnosed(Context(database, profile, fabric), cells, seconds)

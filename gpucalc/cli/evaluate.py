@@ -14,6 +14,7 @@ from gpucalc.cli.launched import launched_cells
 from gpucalc.cli.output import emit_rows, talk
 from gpucalc.core.columns import INPUT, INPUT_COLUMNS, KERNEL_COLUMNS, KINDS, cell_text
 from gpucalc.core.errors import DataError, UsageError, unknown
+from gpucalc.jobs.context import Context
 from gpucalc.launch.target import sources
 
 _FROM = f"FILE holds launch settings: {', '.join(sources())}."
@@ -106,7 +107,7 @@ def _launched(
     from gpucalc.layouts.label import Layout
 
     cells = launched_cells(file, source, stated)
-    job = resolve(cells, db, profile=profile, fabric=fabric, causal_flops=causal_flops)
+    job = resolve(cells, Context(db, profile=profile, fabric=fabric, causal_flops=causal_flops))
     talk(*(f"note: {warning}" for warning in job.warnings))
     shown = dict(cells) if job.model.experts else {name: value for name, value in cells.items() if name != "etp"}
     return {"layout": Layout.from_cells(shown).label(), **cells, **predict([job])[0]}
@@ -155,15 +156,17 @@ def _evaluator(
     if kind == "training":
         from gpucalc.jobs.training import evaluate_rows
 
-        return lambda records: evaluate_rows(records, db, profile, fabric, causal_flops, warned)
+        return lambda records: evaluate_rows(
+            records, Context(db, profile=profile, fabric=fabric, causal_flops=causal_flops), warned
+        )
     if kind == "serving":
         from gpucalc.jobs.serving import evaluate_serving
 
-        return lambda records: evaluate_serving(records, db)
+        return lambda records: evaluate_serving(records, Context(db))
     if kind == "posttraining":
         from gpucalc.questions.tune.predict import evaluate_posttraining
 
-        return lambda records: evaluate_posttraining(records, db)
+        return lambda records: evaluate_posttraining(records, Context(db))
     if kind in {"gemm", "attention"}:
         from gpucalc.questions import kernels
 

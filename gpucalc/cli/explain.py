@@ -10,6 +10,7 @@ import typer
 from gpucalc.cli import options as opt
 from gpucalc.cli.output import emit_document, emit_rows, talk
 from gpucalc.core.errors import DataError, UsageError
+from gpucalc.jobs.context import Context
 
 TERM_COLUMNS = ("path", "value", "unit", "formula", "arguments", "citation")
 
@@ -77,13 +78,13 @@ def explain(
 
     from gpucalc.questions.explain import explain as explained
 
-    found = explained(cells, database, causal_flops=causal_flops, profile=profile, fabric=fabric)
+    found = explained(cells, Context(database, causal_flops=causal_flops, profile=profile, fabric=fabric))
     talk(*(f"note: {warning}" for warning in found.warnings))
     if plot is not None:
         from gpucalc.output.figures import save
         from gpucalc.output.figures.explained import explain_figure
 
-        save(explain_figure(cells, database, causal_flops=causal_flops, profile=profile, fabric=fabric), plot)
+        save(explain_figure(cells, Context(database, causal_flops=causal_flops, profile=profile, fabric=fabric)), plot)
     if form == "json":
         emit_document(
             {

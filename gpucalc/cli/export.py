@@ -10,6 +10,7 @@ import typer
 from gpucalc.cli import options as opt
 from gpucalc.cli.output import talk
 from gpucalc.core.errors import UsageError
+from gpucalc.jobs.context import Context
 from gpucalc.launch.target import Target, Wrapper, find, targets, wrappers
 
 _TO = f"Framework or engine: {', '.join(targets())}; or the script of a scheduler: {', '.join(wrappers())}."
@@ -97,7 +98,7 @@ def export(
     from gpucalc.launch import export as written
     from gpucalc.launch.job import make_launch
 
-    launch = make_launch(cells, database, target.profile, profile=profile, fabric=fabric)
+    launch = make_launch(cells, Context(database, profile, fabric), target.profile)
     text, said = written(launch, target, wrapper, kind or "")
     sys.stdout.write(text)
     sys.stdout.flush()

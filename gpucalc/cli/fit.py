@@ -86,7 +86,7 @@ def fit(
     opt.require(cells, "model", "gpu", "seq_len")
     database = opt.open_database(db)
 
-    from gpucalc.jobs.variations import Context
+    from gpucalc.jobs.context import Context
     from gpucalc.questions import fit as sizing
     from gpucalc.questions.fit_remedies import remedies
 
@@ -105,7 +105,7 @@ def fit(
     else:
         verdicts = [sizing.on_count(sizer, one, count) for one in chosen]
     best = _best(verdicts)
-    cures = remedies(context, best) if best is not None and (count is not None or shown == "remedies") else []
+    cures = remedies(best) if best is not None and (count is not None or shown == "remedies") else []
     rows = [_row(verdict, count) for verdict in verdicts]
     _write(rows, [_remedy_row(one) for one in cures], best, shown, form, columns, not no_header, count)
     if wanted:
@@ -264,7 +264,7 @@ def _one_layout(
     from gpucalc.questions.fit_remedies import remedies
 
     outcome = sizing.stated_layout(context, cells)
-    cures = [_remedy_row(one) for one in remedies(context, outcome)]
+    cures = [_remedy_row(one) for one in remedies(outcome)]
     name, size = largest_part(outcome.terms)
     over = outcome.terms["memory/raw"] - outcome.terms["memory/capacity"]
     verdict = {
@@ -276,8 +276,8 @@ def _one_layout(
         "over_gib": over / 2**30,
         "largest_term": name,
         "largest_term_gib": size / 2**30,
-        "largest_micro_batch": sizing.largest_of_layout(context, outcome, "micro_batch"),
-        "largest_seq_len": sizing.largest_of_layout(context, outcome, "seq_len"),
+        "largest_micro_batch": sizing.largest_of_layout(outcome, "micro_batch"),
+        "largest_seq_len": sizing.largest_of_layout(outcome, "seq_len"),
         "parts_gib": {MEMORY_TITLES[part]: outcome.terms[f"memory/{part}"] / 2**30 for part in MEMORY_PARTS},
     }
     if form == "json":

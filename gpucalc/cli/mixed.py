@@ -10,6 +10,7 @@ from gpucalc.cli import options as opt
 from gpucalc.cli.output import emit_document, emit_rows, talk
 from gpucalc.core.columns import COLUMNS, Column
 from gpucalc.core.errors import ExitStatus, UsageError
+from gpucalc.jobs.context import Context
 
 ROWS = (
     "layout",
@@ -46,20 +47,19 @@ def plan_mixed(
     gpu: str,
     gpus: str | None,
     cells: Mapping[str, Any],
-    db: Any,
+    context: Context,
     top: int,
     form: str,
     columns: str | None,
-    **options: Any,
 ) -> int:
     """Rank uneven layouts and compare them with the parts alone."""
     from gpucalc.questions import mixed
 
-    parts = mixed.kinds_of(gpu, db)
+    parts = mixed.kinds_of(gpu, context.db)
     if gpus is not None and opt.positive_integer("--gpus", gpus) != sum(parts.values()):
         raise UsageError(f"--gpus {gpus} contradicts --gpu, which has {sum(parts.values())} GPUs; leave --gpus out")
     opt.require(cells, "model", "seq_len", "global_batch")
-    result = mixed.plan_mixed(cells, parts, db, top=top, **options)
+    result = mixed.plan_mixed(cells, parts, context, top=top)
     _write(result, form, columns)
     return ExitStatus.OK if result.rows else ExitStatus.INFEASIBLE
 

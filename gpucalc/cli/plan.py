@@ -13,6 +13,7 @@ from gpucalc.cli.mixed import is_mixed, plan_mixed
 from gpucalc.cli.output import emit_document, emit_rows, talk
 from gpucalc.core.columns import COLUMNS, INPUT, MEASURED, TRAINING_PREDICTIONS, Column
 from gpucalc.core.errors import ExitStatus, UsageError, nearest
+from gpucalc.jobs.context import Context
 
 OBJECTIVES = ("throughput", "mfu", "memory", "pareto")
 # The header of machine formats is the same for every question, feasible or not.
@@ -81,21 +82,19 @@ def plan(
     if several:  # the kinds and their numbers are read apart
         options_given = {n: v for n, v in options_given.items() if n not in {"gpu", "n_gpus"}}
     cells = opt.job_cells(options_given, settings, parse_label(layout) if layout is not None else None)
-    database = opt.open_database(db)
+    context = Context(opt.open_database(db), profile, fabric, causal_flops)
     if gpu is not None and several:
         if objective != "throughput" or plot is not None or report is not None:
             raise UsageError("on several kinds of GPU plan ranks by throughput only, without --plot and --report")
-        shared = {"causal_flops": causal_flops, "profile": profile, "fabric": fabric}
-        return plan_mixed(gpu, gpus, cells, database, count, form, columns, **shared)
+        return plan_mixed(gpu, gpus, cells, context, count, form, columns)
     opt.require(cells, "model", "gpu", "n_gpus", "seq_len", "global_batch")
 
     from gpucalc.questions.plan import plan as search
 
     progress = _progress()
-    options: dict[str, Any] = {"causal_flops": causal_flops, "profile": profile, "fabric": fabric}
-    result = search(cells, database, objective=objective, top=count, progress=progress, **options)
+    result = search(cells, context, objective=objective, top=count, progress=progress)
     if plot is not None or report is not None:
-        _draw(result, cells, database, plot, report, progress, options)
+        _draw(result, cells, context, plot, report, progress)
     if progress:
         sys.stderr.write("\r\x1b[K")
     _write(result, form, columns, not no_header)
@@ -105,24 +104,23 @@ def plan(
 def _draw(
     result: Any,
     cells: Mapping[str, Any],
-    db: Any,
+    context: Context,
     plot: str | None,
     report: str | None,
     progress: Callable[[int], None] | None,
-    options: Mapping[str, Any],
 ) -> None:
     """Write the picture and the report; without a layout that fits there is nothing to draw, but still a report."""
     front = None
     if result.rows:
         from gpucalc.output.figures.layouts import pareto_front
 
-        front = pareto_front(cells, db, result.candidates, progress=progress, **options)
+        front = pareto_front(cells, context, result.candidates, progress=progress)
     if plot is not None and front:
         from gpucalc.output.figures import save
         from gpucalc.output.figures.layouts import plan_figure
         from gpucalc.output.report import plan_title
 
-        save(plan_figure(result.rows, front, db, plan_title(result.job), **options), plot)
+        save(plan_figure(result.rows, front, context, plan_title(result.job)), plot)
     elif plot is not None:
         talk("gpucalc: no layout fits; nothing is drawn")
     if report is not None:
@@ -131,7 +129,7 @@ def _draw(
         from gpucalc.output.report import plan_report, write_report
 
         command = shlex.join(["gpucalc", *sys.argv[1:]])
-        write_report(plan_report(result, cells, db, front=front, command=command, **options), report)
+        write_report(plan_report(result, cells, context, front=front, command=command), report)
 
 
 def _objective(text: str) -> str:

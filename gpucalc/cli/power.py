@@ -12,6 +12,7 @@ from gpucalc.cli import quantities as given
 from gpucalc.cli.output import emit_document, emit_rows, ranged_rows, talk
 from gpucalc.core.columns import Column
 from gpucalc.core.errors import UsageError
+from gpucalc.jobs.context import Context
 
 COLUMNS_OUT = ("quantity", "value", "low", "high", "unit", "meaning")
 MEANINGS = {
@@ -124,7 +125,7 @@ def power(
         years=given.number("--years", years, "4"),
         interest=given.share("--interest", interest, zero=True),
     )
-    found = answered(question, database, cells if "model" in cells else None, profile=profile, fabric=fabric)
+    found = answered(question, Context(database, profile=profile, fabric=fabric), cells if "model" in cells else None)
     _write(found, explained, form, columns, not no_header)
 
 

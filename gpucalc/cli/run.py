@@ -11,6 +11,7 @@ from gpucalc.cli import options as opt
 from gpucalc.cli import quantities as given
 from gpucalc.cli.output import emit_document, emit_rows, ranged_rows, talk
 from gpucalc.core.errors import UsageError
+from gpucalc.jobs.context import Context
 
 COLUMNS_OUT = ("quantity", "value", "low", "high", "unit", "meaning")
 # Figure → unit and what it is.
@@ -196,7 +197,9 @@ def run(
     from gpucalc.questions.run import run as answered
     from gpucalc.questions.run_scenarios import Question
 
-    found = answered(cells, Question(**asked), database, profile=profile, fabric=fabric, causal_flops=causal_flops)
+    found = answered(
+        cells, Question(**asked), Context(database, profile=profile, fabric=fabric, causal_flops=causal_flops)
+    )
     _write(found, explained, form, columns, not no_header)
 
 

@@ -102,7 +102,7 @@ def scale(
     together = opt.positive_integer("--straggler-gpus", straggler_gpus)
     database = opt.open_database(db)
 
-    from gpucalc.jobs.variations import Context
+    from gpucalc.jobs.context import Context
     from gpucalc.questions import scale as scaling
 
     counts = scaling.parse_counts(gpus)

@@ -11,6 +11,7 @@ import typer
 from gpucalc.cli import options as opt
 from gpucalc.cli.output import emit_document, emit_rows, talk
 from gpucalc.core.errors import ExitStatus, UsageError
+from gpucalc.jobs.context import Context
 from gpucalc.launch.target import Wrapper, find, wrappers
 
 _TO = f"Write the script of {' or '.join(wrappers())} for the best."
@@ -70,7 +71,7 @@ def schedule(
     form = opt.chosen_format(form)
     wrapper: Wrapper | None = find(to, ("wrap",), "--to") if to is not None else None
     database = opt.open_database(db)
-    options: dict[str, Any] = {"profile": profile, "fabric": fabric}
+    context = Context(database, profile, fabric)
     sizes = _sizes(gpus, fabrics)
     cells = _cells(model, gpu, str(sizes[0]) if sizes else None, seq_len, global_batch, layout, precision, settings)
     opt.require(cells, "gpu", *(() if "dp" in cells else ("n_gpus",)))
@@ -78,11 +79,11 @@ def schedule(
         opt.require(cells, "model", "seq_len", "global_batch")
     elif model is not None or layout is not None or fabrics or to is not None:
         raise UsageError("a MODEL and a --layout belong together here (the label of a plan row)")
-    job = _job(cells, database, options) if model is not None else None
+    job = _job(cells, context) if model is not None else None
     if fabrics and job is not None:
-        grown = [job, *(_job(_grown(job.cells, cells, n), database, options) for n in sizes[1:])]
+        grown = [job, *(_job(_grown(job.cells, cells, n), context) for n in sizes[1:])]
         return _fabrics(grown, database, topology, form, columns)
-    return _place(job, cells, database, options, free, state, leaf_nodes, per_node, topology, utilisation,
+    return _place(job, cells, context, free, state, leaf_nodes, per_node, topology, utilisation,
                   mean_run, median_run, wrapper, form, columns)  # fmt: skip
 
 
@@ -120,17 +121,16 @@ def _cells(
     return opt.job_cells(asked, settings, label_cells(layout) if layout is not None else None)
 
 
-def _job(cells: Mapping[str, Any], db: Any, options: Mapping[str, Any]) -> Any:
+def _job(cells: Mapping[str, Any], context: Context) -> Any:
     from gpucalc.jobs.training import resolve
 
-    return resolve(cells, db, **options)
+    return resolve(cells, context)
 
 
 def _place(
     job: Any,
     cells: Mapping[str, Any],
-    db: Any,
-    options: Mapping[str, Any],
+    context: Context,
     free: str | None,
     state: str | None,
     leaf_nodes: str,
@@ -146,6 +146,7 @@ def _place(
     from gpucalc.database.hardware import resolve_cluster
     from gpucalc.questions import schedule as scheduler
 
+    db = context.db
     cluster = job.cluster if job is not None else resolve_cluster(db, cells["gpu"], cells["n_gpus"])
     if (free is None) == (state is None):
         raise UsageError("what is free? write either --free 40x8,6x4 or --state nodes.csv")
@@ -172,7 +173,7 @@ def _place(
     before = scheduler.filter_gang(nodes, needed, share)
     best = ranked[0][0]
     if wrapper is not None:
-        sys.stdout.write(_script(cells, db, wrapper, best, options))
+        sys.stdout.write(_script(cells, context, wrapper, best))
         talk(f"note: {_said(best)}")
         return ExitStatus.OK
     rows = [
@@ -207,13 +208,13 @@ def _place(
     return ExitStatus.OK
 
 
-def _script(cells: Mapping[str, Any], db: Any, wrapper: Wrapper, best: Any, options: Mapping[str, Any]) -> str:
+def _script(cells: Mapping[str, Any], context: Context, wrapper: Wrapper, best: Any) -> str:
     """A layout's launch in the script of a scheduler, bound to the nodes of a placement."""
     from gpucalc.launch import TRAINING, export, target_named
     from gpucalc.launch.job import Placed, make_launch
 
     target = target_named(TRAINING)
-    launch = make_launch(cells, db, target.profile, **options)
+    launch = make_launch(cells, context, target.profile)
     return export(launch, target, wrapper, placed=Placed(tuple(best.blocks), best.leaves, best.strategy))[0]
 
 

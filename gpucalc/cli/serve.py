@@ -11,6 +11,7 @@ import typer
 from gpucalc.cli import options as opt
 from gpucalc.cli.output import emit_document, emit_rows, talk
 from gpucalc.core.errors import ExitStatus, UsageError
+from gpucalc.jobs.context import Context
 
 if TYPE_CHECKING:
     from gpucalc.launch.target import Target
@@ -127,7 +128,9 @@ def serve(
 
     from gpucalc.questions.serve import serve as search
 
-    result = search(cells, database, limits=limits, price=paid, top=count, disaggregate=disaggregate, fabric=fabric)
+    result = search(
+        cells, Context(database, fabric=fabric), limits=limits, price=paid, top=count, disaggregate=disaggregate
+    )
     if plot is not None and result.front:
         from gpucalc.output.figures import save
         from gpucalc.output.figures.serving import serving_figure
@@ -216,7 +219,7 @@ def export_engine(
     if layout is None and not piped and not any(pair.strip().startswith("tp=") for pair in settings or ()):
         raise UsageError("which layout? write --layout with a label of serve, such as tp8-dp2")
     cells = _cells({**base, **{n: v for n, v in stated.items() if v is not None}}, settings, layout)
-    text, said = export(resolve_serving(cells, opt.open_database(db), fabric), target)
+    text, said = export(resolve_serving(cells, Context(opt.open_database(db), fabric=fabric)), target)
     sys.stdout.write(text)
     sys.stdout.flush()
     talk(*(f"note: {line}" for line in said))
@@ -256,7 +259,7 @@ def _explain(row: Mapping[str, Any], cells: Mapping[str, Any], db: Any, fabric: 
     from gpucalc.questions.explain import ledger_tree
 
     names = ("n_gpus", "tp", "pp", "dp", "ep", "attention_dp", "prefill_gpus", "concurrency", "rate")
-    job = resolve_serving({**cells, **{n: row[n] for n in names if row.get(n) is not None}}, db, fabric)
+    job = resolve_serving({**cells, **{n: row[n] for n in names if row.get(n) is not None}}, Context(db, fabric=fabric))
     ledger = estimate_serving(stack_serving([job]), trace=True)
     terms = ledger_tree(ledger, db, ROOTS)
     facts = [

@@ -11,6 +11,7 @@ from gpucalc.cli import options as opt
 from gpucalc.cli import quantities as given
 from gpucalc.cli.output import emit_document, emit_rows, talk
 from gpucalc.core.errors import UsageError
+from gpucalc.jobs.context import Context
 
 COLUMNS_OUT = ("quantity", "value", "unit", "meaning")
 MEANINGS = {
@@ -127,7 +128,7 @@ def storage(
         utilisation=given.share("--utilisation", utilisation, whole=True),
         save_interval=given.quantity("--interval", interval, "s"),
     )
-    found = answered(question, database, cells if "model" in cells else None, profile=profile, fabric=fabric)
+    found = answered(question, Context(database, profile=profile, fabric=fabric), cells if "model" in cells else None)
     _write(found, explained, form, columns, not no_header)
 
 

@@ -13,6 +13,7 @@ from gpucalc.cli.fit import word_of
 from gpucalc.cli.output import emit_document, emit_rows, talk
 from gpucalc.core.columns import Column
 from gpucalc.core.errors import ExitStatus, UsageError
+from gpucalc.jobs.context import Context
 
 METHODS = ("sft", "lora", "qlora", "dpo", "ppo", "grpo")
 SUPERVISED_OUT = (
@@ -155,7 +156,7 @@ def tune(
     from gpucalc.questions.tune import plan as planning
 
     if chosen in {"ppo", "grpo"}:
-        answers = planning.reinforced(_policy(chosen, cells, numbers), database, trace=explained)
+        answers = planning.reinforced(_policy(chosen, cells, numbers), Context(database), trace=explained)
         names: tuple[str, ...] = POLICY_OUT
     else:
         if numbers:
@@ -174,7 +175,7 @@ def tune(
         extra: dict[str, Any] = {"precomputed_reference": precomputed}
         if sample_tokens is not None:
             extra["sample_tokens"] = opt.positive_integer("--sample-tokens", sample_tokens)
-        answers = planning.supervised(chosen, cells, database, extra)
+        answers = planning.supervised(chosen, cells, Context(database), extra)
         names = SUPERVISED_OUT
     _write(chosen, answers, names, count, form, columns, not no_header, explained, database)
     good = {"fits": ("fits",), "risky": ("fits", "risky"), None: ("fits", "risky")}[wanted]
@@ -268,7 +269,7 @@ def _explanation(method: str, answer: Any, db: Any) -> tuple[list[tuple[str, str
     from gpucalc.questions.explain import explain, ledger_tree
 
     cells = {n: v for n, v in answer.job.cells.items() if n != "etp" or answer.job.model.experts}
-    found = explain(cells, db)
+    found = explain(cells, Context(db))
     step = answer.ledgers.get("step")
     of_update = {"GPU", "fit"} if "split" in answer.row else set()
     facts = [("method", method), *[(f"{n} of the update" if n in of_update else n, v) for n, v in found.facts]]

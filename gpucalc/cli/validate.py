@@ -11,6 +11,7 @@ import typer
 from gpucalc.cli import options as opt
 from gpucalc.cli.output import emit_document, talk
 from gpucalc.core.errors import UsageError, unknown
+from gpucalc.jobs.context import Context
 
 HEADINGS = {
     "all": "Step time, all rows",
@@ -182,13 +183,13 @@ def _training(
         rows = [
             row
             for file, records in _records(files)
-            for row in check_rows(records, db, profile=profile, fabric=fabric, file=file)
+            for row in check_rows(records, Context(db, profile=profile, fabric=fabric), file=file)
         ]
         if not rows:
             raise UsageError("no row states measured_step_time_s, measured_peak_mem_gib or measured_oom")
         groups = same_job_groups(rows)
     else:
-        rows = check_shipped(db, profile, fabric)
+        rows = check_shipped(Context(db, profile=profile, fabric=fabric))
         groups = listed_groups(rows, shipped_rows("ranking_groups"))
     if plot is not None:
         from gpucalc.validate.plot import draw

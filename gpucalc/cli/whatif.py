@@ -104,7 +104,7 @@ def whatif(
     count = None if top is None else opt.positive_integer("--top", top)
     database = opt.open_database(db)
 
-    from gpucalc.jobs.variations import Context
+    from gpucalc.jobs.context import Context
     from gpucalc.questions import whatif as question
 
     context = Context(database, profile, fabric, causal_flops)
@@ -113,7 +113,7 @@ def whatif(
         _contenders(found, form, columns, not no_header)
     elif bound is not None:
         start, notes = question.base_outcome(context, cells)
-        needs = [question.network_for(context, start, bound, r) for r in ("network_bandwidth", "link_bandwidth")]
+        needs = [question.network_for(start, bound, r) for r in ("network_bandwidth", "link_bandwidth")]
         _needs(start, needs, bound, form, columns, not no_header)
         talk(*(f"note: {note}" for note in notes))
     else:

@@ -68,10 +68,10 @@ def launches_from_host(job: Job) -> bool:
 def band(job: Job) -> tuple[float, float, str]:
     """Factors on the predicted step time between which 80 % of measured times lie, and the family."""
     family = family_of(job)
-    roots = catalog.database_dirs()
+    roots = job.context.db.dirs
     table = bands(roots)
     low, high = table[family]
-    if _assumed(job.cluster.device.key, job.cluster.device, job.cells["precision"]):
+    if _assumed(job.cluster.device, job.cells["precision"], roots):
         low, high = widened((low, high), table[ASSUMED_KERNELS])
     return low, high, family
 
@@ -90,13 +90,14 @@ def widened(one: tuple[float, float], other: tuple[float, float]) -> tuple[float
     return math.exp(-down), math.exp(up)
 
 
-_ASSUMED: dict[tuple[str, str, str], bool] = {}
+_ASSUMED: dict[tuple[object, ...], bool] = {}
 
 
-def _assumed(key: str, device: Device, precision: str) -> bool:
-    known = (key, device.arch, precision)
+def _assumed(device: Device, precision: str, roots: tuple[Path, ...]) -> bool:
+    # Device holds mappings and cannot be hashed, so lru_cache cannot be used; these are the fields read.
+    known = (device.key, device.arch, device.memory_type, precision, roots)
     if known not in _ASSUMED:
-        found = kernel_provenance(device, precision)
+        found = kernel_provenance(device, precision, roots[1:])
         _ASSUMED[known] = "assumed" in (found["gemm"], found["attention"])
     return _ASSUMED[known]
 

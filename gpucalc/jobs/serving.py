@@ -22,6 +22,7 @@ from gpucalc.jobs.serving_schema import CLUSTER_CELLS, MODEL_CELLS, RECORDS
 if TYPE_CHECKING:
     from gpucalc.core.ledger import Ledger
     from gpucalc.database.hardware import Cluster, Database, Device
+    from gpucalc.jobs.context import Context
     from gpucalc.models.model import Model
 
 PARTS = ("attention", "mlp", "expert", "head")  # kinds of products that may have formats of their own
@@ -49,6 +50,7 @@ class ServingJob:
     model: Model
     cluster: Cluster
     engine: Engine
+    context: Context
     notes: tuple[str, ...] = ()
 
 
@@ -87,7 +89,7 @@ def _share(name: str, text: str) -> float:
     return value
 
 
-def resolve_serving(cells: Mapping[str, Any], db: Database, fabric: str | None = None) -> ServingJob:
+def resolve_serving(cells: Mapping[str, Any], context: Context) -> ServingJob:
     """Complete the typed cells of one row; UsageError with all violations."""
     problems: list[str] = []
     notes: list[str] = []
@@ -95,8 +97,8 @@ def resolve_serving(cells: Mapping[str, Any], db: Database, fabric: str | None =
     stated = dict(cells)
     if stated.get("n_gpus") is None:
         stated["n_gpus"] = (stated.get("tp") or 1) * (stated.get("pp") or 1) * (stated.get("dp") or 1)
-    cluster = jobs.collect(problems, jobs.stated_cluster, stated, db, fabric)
-    engine = jobs.collect(problems, choose_engine, str(cells.get("framework") or ""), db.dirs)
+    cluster = jobs.collect(problems, jobs.stated_cluster, stated, context)
+    engine = jobs.collect(problems, choose_engine, str(cells.get("framework") or ""), context.db.dirs)
     for name in ("isl", "osl"):
         if cells.get(name) is None:
             problems.append(f"{name} is not stated")
@@ -116,15 +118,15 @@ def resolve_serving(cells: Mapping[str, Any], db: Database, fabric: str | None =
         **jobs.model_columns(model),
         **_model_extras(model),
         **engine.values,
-        **_format_columns(cluster.device, full, model, db, notes),
-        **_cluster_columns(cluster, db),
+        **_format_columns(cluster.device, full, model, context.db, notes),
+        **_cluster_columns(cluster, context.db),
         **_layout_columns(full, model),
         "memory_rule": float(MEMORY_RULES.index(engine.memory_rule)),
     }
     for name in ("chunk_tokens", "memory_share", "max_seqs"):
         if full.get(name) is not None:
             columns[name] = float(full[name])
-    return ServingJob(full, columns, model, cluster, engine, tuple(dict.fromkeys(notes)))
+    return ServingJob(full, columns, model, cluster, engine, context, tuple(dict.fromkeys(notes)))
 
 
 def _complete(
@@ -325,7 +327,7 @@ def serving_predictions(ledger: Ledger, found: Sequence[ServingJob]) -> list[dic
     return rows
 
 
-def evaluate_serving(records: Sequence[Mapping[str, str]], db: Database) -> list[dict[str, Any]]:
+def evaluate_serving(records: Sequence[Mapping[str, str]], context: Context) -> list[dict[str, Any]]:
     """The pred_ columns of each record (cells as text); a wrong record has them empty and `pred_error`."""
     results: list[dict[str, Any]] = [{} for _ in records]
     found: list[ServingJob] = []
@@ -335,7 +337,7 @@ def evaluate_serving(records: Sequence[Mapping[str, str]], db: Database) -> list
         try:
             if problems:
                 raise UsageError(*problems)
-            found.append(resolve_serving(cells, db))
+            found.append(resolve_serving(cells, context))
             places.append(place)
         except UsageError as error:
             results[place] = {**dict.fromkeys(KINDS["serving"], ""), "pred_error": "; ".join(error.problems)}

@@ -24,6 +24,7 @@ from gpucalc.jobs.columns import (
     model_columns,
     software_columns,
 )
+from gpucalc.jobs.context import Context
 from gpucalc.jobs.tuning import tuning_problems
 from gpucalc.layouts.axes import AXES, degree_axes
 from gpucalc.layouts.schedules import default_schedule
@@ -46,17 +47,11 @@ class Job:
     model: Model
     cluster: Cluster
     profile: Profile
+    context: Context
     warnings: tuple[str, ...] = field(default=())
 
 
-def resolve(
-    cells: Mapping[str, Any],
-    db: Database,
-    *,
-    profile: str | None = None,
-    fabric: str | None = None,
-    causal_flops: bool = False,
-) -> Job:
+def resolve(cells: Mapping[str, Any], context: Context) -> Job:
     """Complete the typed cells of one row.
 
     Raises UsageError with all violations: unknown names, missing cells, an impossible layout.
@@ -64,8 +59,8 @@ def resolve(
     problems: list[str] = []
     warnings: list[str] = []
     model = collect(problems, stated_model, cells, warnings)
-    cluster = collect(problems, stated_cluster, cells, db, fabric)
-    software = collect(problems, _profile, cells, db, profile)
+    cluster = collect(problems, stated_cluster, cells, context)
+    software = collect(problems, _profile, cells, context)
     if model is None or cluster is None or software is None:
         raise UsageError(*problems)
     precision = str(cells.get("precision") or cluster.device.default_precision)
@@ -76,15 +71,15 @@ def resolve(
         raise UsageError(*problems)
     columns = {
         **model_columns(model),
-        **device_columns(cluster.device, precision, db),
-        **cluster_columns(cluster, db),
+        **device_columns(cluster.device, precision, context.db),
+        **cluster_columns(cluster, context.db),
         **layout_columns(full),
         **software_columns(full, model, cluster.device, software, rack=cluster.domain > HGX_DOMAIN),
-        "causal_flops": float(causal_flops),
+        "causal_flops": float(context.causal_flops),
     }
-    for name, share in overlay_shares(cluster, db.dirs[1:]).items():
+    for name, share in overlay_shares(cluster, context.db.dirs[1:]).items():
         columns[name] = min(1.0, columns[name] * share)
-    return Job(full, columns, model, cluster, software, tuple(warnings))
+    return Job(full, columns, model, cluster, software, context, tuple(warnings))
 
 
 def collect(problems: list[str], function: Any, *arguments: Any) -> Any:
@@ -145,7 +140,7 @@ def _usual_heads(hidden: int, tp: int) -> int:
     return min(fitting, key=lambda n: (abs(hidden / n - 128), -n))
 
 
-def stated_cluster(cells: Mapping[str, Any], db: Database, fabric: str | None) -> Cluster:
+def stated_cluster(cells: Mapping[str, Any], context: Context) -> Cluster:
     """The cluster that a row states."""
     if not cells.get("gpu"):
         raise UsageError("gpu is not stated; `gpucalc hw list` shows the names")
@@ -153,7 +148,7 @@ def stated_cluster(cells: Mapping[str, Any], db: Database, fabric: str | None) -
     if count is None:
         count = math.prod(cells.get(name) or 1 for name in degree_axes())
     rate = cells.get("inter_node_gbps_per_gpu")
-    return _cached_cluster(db, str(cells["gpu"]), int(count), cells.get("gpus_per_node"), rate, fabric)
+    return _cached_cluster(context.db, str(cells["gpu"]), int(count), cells.get("gpus_per_node"), rate, context.fabric)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -163,10 +158,11 @@ def _cached_cluster(
     return resolve_cluster(db, gpu, count, per_node, rate, fabric)
 
 
-def _profile(cells: Mapping[str, Any], db: Database, profile: str | None) -> Profile:
-    if profile:
-        return load_profile(profile, db.dirs)
-    return choose_profile(str(cells.get("framework") or ""), str(cells.get("software_date") or ""), db.dirs)
+def _profile(cells: Mapping[str, Any], context: Context) -> Profile:
+    dirs = context.db.dirs
+    if context.profile:
+        return load_profile(context.profile, dirs)
+    return choose_profile(str(cells.get("framework") or ""), str(cells.get("software_date") or ""), dirs)
 
 
 def complete(
@@ -336,12 +332,7 @@ def stack(jobs: Sequence[Job]) -> Columns:
 
 
 def evaluate_rows(
-    records: Sequence[Mapping[str, str]],
-    db: Database,
-    profile: str | None = None,
-    fabric: str | None = None,
-    causal_flops: bool = False,
-    warned: dict[str, int] | None = None,
+    records: Sequence[Mapping[str, str]], context: Context, warned: dict[str, int] | None = None
 ) -> list[dict[str, Any]]:
     """The pred_ columns of each record (cells as text); a record with a mistake has them empty and `pred_error`.
 
@@ -355,7 +346,7 @@ def evaluate_rows(
         try:
             if problems:
                 raise UsageError(*problems)
-            jobs.append(resolve(cells, db, profile=profile, fabric=fabric, causal_flops=causal_flops))
+            jobs.append(resolve(cells, context))
             places.append(place)
             if warned is not None:
                 for warning in jobs[-1].warnings:

@@ -17,7 +17,6 @@ import numpy as np
 from gpucalc.core.errors import UsageError
 from gpucalc.core.ledger import Ledger
 from gpucalc.core.vocabulary import CP_KINDS, RECOMPUTES, SCHEDULES
-from gpucalc.database.hardware import Database
 from gpucalc.estimate.training import estimate_training
 from gpucalc.jobs import training as jobs
 from gpucalc.layouts.axes import AXES, divisors
@@ -70,21 +69,6 @@ class Outcome:
         return layout_label(self.job, self.row)
 
 
-@dataclass(frozen=True)
-class Context:
-    """How cells become jobs: the database and the options that stand beside the cells."""
-
-    db: Database
-    profile: str | None = None
-    fabric: str | None = None
-    causal_flops: bool = False
-
-    def resolve(self, cells: Mapping[str, Any]) -> jobs.Job:
-        """The job of some cells; UsageError with all violations."""
-        options = {"profile": self.profile, "fabric": self.fabric, "causal_flops": self.causal_flops}
-        return jobs.resolve(cells, self.db, **options)  # type: ignore[arg-type]
-
-
 def layout_label(job: jobs.Job, row: Mapping[str, Any]) -> str:
     """The label of a job's layout, with the recomputation of its prediction."""
     cells = {name: job.cells[name] for name in AXES if job.cells.get(name) is not None}
@@ -98,24 +82,22 @@ def layout_label(job: jobs.Job, row: Mapping[str, Any]) -> str:
     return Layout.from_cells(cells).label()
 
 
-def apply(context: Context, job: jobs.Job, variation: Variation) -> jobs.Job:
+def apply(job: jobs.Job, variation: Variation) -> jobs.Job:
     """The job that a variation makes of `job`; UsageError when it is no legal one."""
     changed = job
     if variation.cells:
-        changed = context.resolve({**job.cells, **variation.cells})
+        changed = jobs.resolve({**job.cells, **variation.cells}, job.context)
     if variation.columns:
         changed = dataclasses.replace(changed, columns={**changed.columns, **variation.columns})
     return changed
 
 
-def evaluate(
-    context: Context, job: jobs.Job, variations: Sequence[Variation], *, skip_illegal: bool = True
-) -> list[Outcome]:
+def evaluate(job: jobs.Job, variations: Sequence[Variation], *, skip_illegal: bool = True) -> list[Outcome]:
     """The outcome of each variation, in order, in one batch; illegal ones are left out."""
     legal: list[tuple[Variation, jobs.Job]] = []
     for variation in variations:
         try:
-            legal.append((variation, apply(context, job, variation)))
+            legal.append((variation, apply(job, variation)))
         except UsageError:
             if not skip_illegal:
                 raise
@@ -161,7 +143,7 @@ def is_legal(job: jobs.Job) -> bool:
     return any(len(block["tp"]) for block in blocks(space, cuts(space)))
 
 
-def neighbours(context: Context, job: jobs.Job) -> list[tuple[Variation, jobs.Job]]:
+def neighbours(job: jobs.Job) -> list[tuple[Variation, jobs.Job]]:
     """Every legal layout that differs from the job's by one step, with the same GPUs and the same batch.
 
     A step doubles or halves one degree (dp makes up for it), moves a factor of two from one degree to another,
@@ -172,7 +154,7 @@ def neighbours(context: Context, job: jobs.Job) -> list[tuple[Variation, jobs.Jo
     for name, cells in _steps(job):
         variation = Variation("layout", name, cells)
         try:
-            changed = apply(context, job, variation)
+            changed = apply(job, variation)
         except UsageError:
             continue
         if _signature(changed) not in seen and is_legal(changed):

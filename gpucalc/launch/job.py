@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpucalc.core.errors import DataError, UsageError
-from gpucalc.database.hardware import Database, Device
+from gpucalc.database.hardware import Device
+from gpucalc.jobs.context import Context
 from gpucalc.jobs.training import predict, resolve
 from gpucalc.models.model import Model, resolve_preset
 
@@ -100,16 +101,14 @@ class LaunchCommand:
     talk: tuple[str, ...] = ()
 
 
-def make_launch(
-    cells: Mapping[str, Any], db: Database, framework: str, *, profile: str | None = None, fabric: str | None = None
-) -> Launch:
+def make_launch(cells: Mapping[str, Any], context: Context, framework: str) -> Launch:
     """Complete the cells of one row; `framework` (`Target.profile`) counts where they name none.
 
     An open recomputation is decided by the estimate: the least that fits. Raises UsageError for a job that is
     impossible, or whose GPUs are no whole number of nodes.
     """
     asked = {"framework": framework} | {n: v for n, v in cells.items() if v is not None}
-    job = resolve(asked, db, profile=profile, fabric=fabric)
+    job = resolve(asked, context)
     problems = _problems(job.cells, job.model)
     per_node = min(job.cluster.gpus_per_node, job.cluster.n_gpus)
     if job.cluster.n_gpus % per_node:

@@ -15,7 +15,7 @@ from gpucalc.core.columns import COLUMNS, INPUT, Column, cell_text
 from gpucalc.core.errors import UsageError
 from gpucalc.database.bands import FAMILIES
 from gpucalc.database.efficiency import kernel_provenance
-from gpucalc.database.hardware import Database
+from gpucalc.jobs.context import Context
 from gpucalc.output.explain import quantity
 from gpucalc.output.table import significant
 from gpucalc.questions.explain import ROOTS, Explanation
@@ -274,32 +274,30 @@ def _sources(explanation: Explanation | None) -> str:
 def plan_report(
     result: Any,
     question: Mapping[str, Any],
-    db: Database,
+    context: Context,
     *,
     front: Front | None = None,
     command: str = "",
-    **options: Any,
 ) -> str:
     """The report of a plan with its pictures and the explanation of the best layout.
 
-    `options` are those of `gpucalc.job.resolve`, the same as the plan's. Without matplotlib it has no pictures and
-    says so.
+    `context` is that of the plan. Without matplotlib it has no pictures and says so.
     """
     from gpucalc.questions.explain import explain
 
     explanation, pictures = None, {}
     if result.rows:
         cells = {name: value for name, value in result.rows[0].items() if name in INPUT and value not in {None, ""}}
-        explanation = explain(cells, db, **options)
-        pictures = _drawn(result, cells, front, db, options)
-    device = db.device(str(result.job["gpu"]))
+        explanation = explain(cells, context)
+        pictures = _drawn(result, cells, front, context)
+    device = context.db.device(str(result.job["gpu"]))
     return report_html(
         result,
         question,
         explanation,
         pictures,
         command=command,
-        provenance=kernel_provenance(device, result.job["precision"], db.dirs[1:]),
+        provenance=kernel_provenance(device, result.job["precision"], context.db.dirs[1:]),
     )
 
 
@@ -307,8 +305,7 @@ def _drawn(
     result: Any,
     cells: Mapping[str, Any],
     front: Front | None,
-    db: Database,
-    options: Mapping[str, Any],
+    context: Context,
 ) -> dict[str, str]:
     from gpucalc.output.figures.canvas import MISSING, require_matplotlib, svg_text
     from gpucalc.output.figures.explained import explain_figure
@@ -321,10 +318,10 @@ def _drawn(
     best = result.rows[0]["layout"]
     return {
         "The ranked layouts by term, and throughput against memory": svg_text(
-            plan_figure(result.rows, front or Front(), db, **options), "ranked layouts"
+            plan_figure(result.rows, front or Front(), context), "ranked layouts"
         ),
         f"The best layout, {best}: pipeline, time by term, memory by stage": svg_text(
-            explain_figure(cells, db, **options), "best layout"
+            explain_figure(cells, context), "best layout"
         ),
     }
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpucalc.core.errors import InfeasibleError
-from gpucalc.database.hardware import Database
 from gpucalc.jobs import training as jobs
+from gpucalc.jobs.context import Context
 from gpucalc.layouts.axes import decided_axes
 from gpucalc.questions.plan import plan
 
@@ -16,9 +16,7 @@ STEP_TOKENS = 2**22  # tokens of a step where no batch is stated
 TOKENS_PER_GPU = 1024  # and no fewer than so many a GPU
 
 
-def complete_cells(
-    cells: Mapping[str, Any], db: Database, context: Mapping[str, Any]
-) -> tuple[dict[str, Any], list[str]]:
+def complete_cells(cells: Mapping[str, Any], context: Context) -> tuple[dict[str, Any], list[str]]:
     """The cells of a run with sequence, batch and layout; what was taken is said in notes.
 
     Raises InfeasibleError where no layout fits.
@@ -29,7 +27,7 @@ def complete_cells(
     if full.get("seq_len") is None:
         neutral = {"model": full.get("model"), "gpu": full.get("gpu"), "n_gpus": count}
         shape = {n: v for n, v in full.items() if n not in decided_axes() and n != "global_batch"}
-        base = jobs.resolve({**shape, **neutral, "dp": count, "micro_batch": 1, "zero_stage": 1}, db, **context)
+        base = jobs.resolve({**shape, **neutral, "dp": count, "micro_batch": 1, "zero_stage": 1}, context)
         full["seq_len"] = int(base.cells["seq_len"])
         notes.append(f"--seq-len is not stated; {full['seq_len']:,} is taken")
     if full.get("global_batch") is None:
@@ -42,7 +40,7 @@ def complete_cells(
         notes.append(f"--global-batch is not stated; {full['global_batch']:,} sequences are taken")
     if "tp" in full:
         return full, notes
-    found = plan(full, db, top=1, **context)
+    found = plan(full, context, top=1)
     if not found.rows:
         raise InfeasibleError(f"no layout fits: {found.nearest_miss or 'no layout is legal'}")
     best = found.rows[0]

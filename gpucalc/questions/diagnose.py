@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpucalc.core.errors import UsageError
-from gpucalc.jobs.variations import Context, Outcome, Variation, outcomes, time_parts
+from gpucalc.jobs import training as jobs
+from gpucalc.jobs.context import Context
+from gpucalc.jobs.variations import Outcome, Variation, outcomes, time_parts
 from gpucalc.questions.causes import Cause, causes_of
 
 GRID = 17  # values of a constant that are tried at a time
@@ -89,13 +91,13 @@ class Diagnosis:
 
 def diagnose(context: Context, cells: Mapping[str, Any], measured: float) -> Diagnosis:
     """Compare a measured step time with the estimate of the job, and rank what would explain the difference."""
-    job = context.resolve({name: value for name, value in cells.items() if value is not None})
+    job = jobs.resolve({name: value for name, value in cells.items() if value is not None}, context)
     base = outcomes([(Variation("", "as stated"), job)])[0]
     low, high = base.row["pred_step_time_low_s"], base.row["pred_step_time_high_s"]
     spread = max(math.log(high / low) / 2 / 1.2816, 0.01)  # an 80 % band reaches 1.28 standard deviations
     slower = measured > base.step_time
     causes = causes_of(job, slower, measured - base.step_time)
-    findings = _ranked(context, base, causes, measured, spread)
+    findings = _ranked(base, causes, measured, spread)
     found = Diagnosis(base, measured, low, high, _terms(base), findings, [])
     found.summary = _summary(found)
     return found
@@ -104,7 +106,7 @@ def diagnose(context: Context, cells: Mapping[str, Any], measured: float) -> Dia
 # --- what they explain ------------------------------------------------------------------------------------
 
 
-def _ranked(context: Context, base: Outcome, causes: Sequence[Cause], measured: float, spread: float) -> list[Finding]:
+def _ranked(base: Outcome, causes: Sequence[Cause], measured: float, spread: float) -> list[Finding]:
     ranging = [cause for cause in causes if cause.columns is not None]
     places = _places(base, ranging, measured)
     findings = []
@@ -116,7 +118,7 @@ def _ranked(context: Context, base: Outcome, causes: Sequence[Cause], measured: 
         if cause.columns is not None:
             continue
         try:
-            changed = context.resolve({**base.job.cells, **cause.cells})
+            changed = jobs.resolve({**base.job.cells, **cause.cells}, base.job.context)
         except UsageError:
             continue
         chosen.append(cause)

@@ -13,6 +13,7 @@ from gpucalc.database.catalog import references
 from gpucalc.database.hardware import MATRIX_PEAK, Database
 from gpucalc.estimate.training import estimate_training
 from gpucalc.jobs import training as jobs
+from gpucalc.jobs.context import Context
 
 # Trees in the order in which people ask; what no tree reaches follows below "layer" and the rest.
 ROOTS = (
@@ -42,17 +43,11 @@ class Explanation:
     warnings: tuple[str, ...] = ()
 
 
-def explain(
-    cells: Mapping[str, Any],
-    db: Database,
-    causal_flops: bool = False,
-    profile: str | None = None,
-    fabric: str | None = None,
-) -> Explanation:
+def explain(cells: Mapping[str, Any], context: Context) -> Explanation:
     """Explain one completed row; raises UsageError with all violations when it is no legal job."""
-    job = jobs.resolve(cells, db, profile=profile, fabric=fabric, causal_flops=causal_flops)
+    job = jobs.resolve(cells, context)
     ledger = estimate_training(jobs.stack([job]), trace=True)
-    return Explanation(_facts(job, ledger), ledger_tree(ledger, db, ROOTS), _summary(job, ledger), job.warnings)
+    return Explanation(_facts(job, ledger), ledger_tree(ledger, context.db, ROOTS), _summary(job, ledger), job.warnings)
 
 
 def ledger_tree(ledger: Ledger, db: Database, roots: Sequence[str]) -> list[dict[str, Any]]:
@@ -107,10 +102,10 @@ def _summary(job: jobs.Job, ledger: Ledger) -> list[str]:
     ]
 
 
-def explain_label(cells: Mapping[str, Any], label: str, db: Database, **options: Any) -> Explanation:
+def explain_label(cells: Mapping[str, Any], label: str, context: Context) -> Explanation:
     """Explain the layout that a label means for a job."""
     from gpucalc.layouts.label import label_cells
 
     if not label:
         raise UsageError("the layout label is empty")
-    return explain({**cells, **label_cells(label)}, db, **options)
+    return explain({**cells, **label_cells(label)}, context)

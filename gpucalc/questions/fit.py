@@ -17,7 +17,8 @@ from gpucalc.core.ledger import Columns
 from gpucalc.core.vocabulary import RECOMPUTES, SCHEDULES
 from gpucalc.estimate.training import estimate_training
 from gpucalc.jobs import training as jobs
-from gpucalc.jobs.variations import Context, Outcome, Variation, largest_part, layout_label, outcomes
+from gpucalc.jobs.context import Context
+from gpucalc.jobs.variations import Outcome, Variation, largest_part, layout_label, outcomes
 from gpucalc.layouts.axes import decided_axes
 from gpucalc.layouts.space import AUTOMATIC, BLOCK, LARGEST_CP, LARGEST_TP, divisors
 
@@ -122,7 +123,7 @@ class Sizer:
         question = {name: value for name, value in self.stated.items() if name not in decided_axes()}
         question.pop("global_batch", None)
         neutral = {"n_gpus": 1, "dp": 1, "micro_batch": 1, "zero_stage": 1}
-        self.base = context.resolve({**question, **neutral})
+        self.base = jobs.resolve({**question, **neutral}, context)
         self.question = question
         self.micro_batch = int(self.stated.get("micro_batch") or 1)
         self.batch = self.stated.get("global_batch")
@@ -213,7 +214,7 @@ class Sizer:
         cells["shard_group"] = cells["shard_group"] or None
         cells["seq_len"] = int(rows["seq_len"][index]) if "seq_len" in rows else self.question.get("seq_len")
         cells |= {"vpp": 1, "recompute": self.stated.get("recompute")}
-        return self.context.resolve({**self.question, **cells})
+        return jobs.resolve({**self.question, **cells}, self.context)
 
 
 # --- the least count --------------------------------------------------------------------------------------
@@ -360,14 +361,14 @@ def _fits_at(sizer: Sizer, rows: Mapping[str, np.ndarray], what: str, value: np.
 def stated_layout(context: Context, cells: Mapping[str, Any]) -> Outcome:
     """The outcome of a stated layout; without a batch a pipeline gets four micro-batches a stage."""
     given = {name: value for name, value in cells.items() if value is not None}
-    job = context.resolve(given)
+    job = jobs.resolve(given, context)
     if "global_batch" not in given and job.cells["pp"] > 1:
         batch = job.cells["dp"] * job.cells["micro_batch"] * PIPELINE_BATCHES * job.cells["pp"]
-        job = context.resolve({**given, "global_batch": batch})
+        job = jobs.resolve({**given, "global_batch": batch}, context)
     return outcomes([(Variation("size", "as it is"), job)])[0]
 
 
-def largest_of_layout(context: Context, outcome: Outcome, what: str) -> int | None:
+def largest_of_layout(outcome: Outcome, what: str) -> int | None:
     """The largest micro_batch or seq_len with which one layout still fits, by bisection on the estimate.
 
     For the micro-batch the number of micro-batches is kept, so that the global batch grows with it.

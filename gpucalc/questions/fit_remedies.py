@@ -8,7 +8,7 @@ from typing import Any
 
 from gpucalc.core.errors import UsageError
 from gpucalc.jobs import training as jobs
-from gpucalc.jobs.variations import Context, Outcome, Variation, is_legal, outcomes
+from gpucalc.jobs.variations import Outcome, Variation, is_legal, outcomes
 
 
 @dataclass(frozen=True)
@@ -21,16 +21,16 @@ class Remedy:
     cost: float  # relative change of the time per token
 
 
-def remedies(context: Context, outcome: Outcome) -> list[Remedy]:
+def remedies(outcome: Outcome) -> list[Remedy]:
     """What would make a layout need less, each alone: those that make it fit first, then the cheapest first."""
     job = outcome.job
     kind, _, layers = str(outcome.row["pred_recompute"]).partition(":")
     frozen_cells = {"recompute": kind, "recompute_layers": int(layers) if layers else None}
-    frozen = context.resolve({**job.cells, **frozen_cells})
+    frozen = jobs.resolve({**job.cells, **frozen_cells}, job.context)
     varied: list[tuple[Variation, jobs.Job]] = [(Variation("size", "as it is"), frozen)]
     for variation in _remedy_variations(frozen):
         try:
-            changed = context.resolve({**frozen.cells, **variation.cells})
+            changed = jobs.resolve({**frozen.cells, **variation.cells}, job.context)
         except UsageError:
             continue
         if is_legal(changed):

@@ -8,6 +8,7 @@ rate of all; the slowest kind decides.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from gpucalc.database.hardware import Database
 from gpucalc.estimate.training import estimate_training
 from gpucalc.formulas import mixed as f
 from gpucalc.jobs import training as jobs
+from gpucalc.jobs.context import Context
 from gpucalc.layouts.space import AUTOMATIC, COLUMNS, Space, block_columns, blocks, cuts, divisors, make_space
 from gpucalc.questions.mixed_verdict import parts_alone, verdict
 from gpucalc.questions.plan import TIE, layout_cells, layout_label
@@ -88,17 +90,13 @@ def kinds_of(text: str, db: Database) -> dict[str, int]:
 def plan_mixed(
     cells: Mapping[str, Any],
     parts: Mapping[str, int],
-    db: Database,
+    context: Context,
     top: int = 10,
-    causal_flops: bool = False,
-    profile: str | None = None,
-    fabric: str | None = None,
 ) -> MixedResult:
     """Rank uneven layouts of a job on a cluster of several kinds of GPU, and compare with each kind alone.
 
     Layout cells that are stated restrict the search. Raises UsageError when the question itself is wrong.
     """
-    options: dict[str, Any] = {"causal_flops": causal_flops, "profile": profile, "fabric": fabric}
     stated = {n: v for n, v in cells.items() if v is not None and n not in {"gpu", "n_gpus"}}
     if stated.get("schedule", "1f1b") not in {"1f1b", "none"} or stated.get("vpp", 1) > 1:
         raise UsageError(
@@ -106,11 +104,11 @@ def plan_mixed(
         )
     if "global_batch" not in stated:
         raise UsageError("global_batch is not stated; how many sequences has a step?")
-    kinds = _kinds(stated, parts, db, options)
+    kinds = _kinds(stated, parts, context)
     found: dict[str, int] = {NOT_WHOLE: 0, NOT_STAGES: 0, MEMORY: 0, IDLE: 0}
     rows, evaluated, feasible = _search(kinds, stated, found, top)
     plans = [_row(row, kinds, int(stated["global_batch"])) for row in rows]
-    alone = parts_alone(stated, parts, db, options)
+    alone = parts_alone(stated, parts, context)
     facts = kinds[0].job
     return MixedResult(
         job={
@@ -133,25 +131,23 @@ def plan_mixed(
     )
 
 
-def _kinds(
-    stated: Mapping[str, Any], parts: Mapping[str, int], db: Database, options: Mapping[str, Any]
-) -> list[_Kind]:
+def _kinds(stated: Mapping[str, Any], parts: Mapping[str, int], context: Context) -> list[_Kind]:
     """The kinds as jobs; one precision and the slowest network rate for all of them."""
     total = sum(parts.values())
     layout = {n for n in (*COLUMNS, "recompute_layers", "global_batch")}
     question = {n: v for n, v in stated.items() if n not in layout}
-    devices = [db.device(key) for key in parts]
+    devices = [context.db.device(key) for key in parts]
     if "precision" not in question:
         common = [d.default_precision for d in devices]
         question["precision"] = next(p for p in ("fp32", "fp16", "bf16") if p in common)
     neutral = {"dp": total, "micro_batch": 1, "zero_stage": 1, "global_batch": total, "n_gpus": total}
-    first = [jobs.resolve({**question, **neutral, "gpu": key}, db, **options) for key in parts]
+    first = [jobs.resolve({**question, **neutral, "gpu": key}, context) for key in parts]
     slowest = min(j.cluster.network_bandwidth_per_gpu for j in first) * 8 / 1e9
     return [
         _Kind(
             key,
             count,
-            jobs.resolve({**question, **neutral, "gpu": key, "inter_node_gbps_per_gpu": slowest}, db, **options),
+            jobs.resolve({**question, **neutral, "gpu": key, "inter_node_gbps_per_gpu": slowest}, context),
         )
         for key, count in parts.items()
     ]
@@ -386,10 +382,7 @@ def _row(row: Mapping[str, Any], kinds: Sequence[_Kind], batch: int) -> dict[str
     """One plan as the columns of a row; its band is as wide as its least certain kind's, and wider."""
     cells = layout_cells(row["columns"])
     base = kinds[0].job
-    bands = [
-        jobs.job_band(jobs.Job({**k.job.cells, **cells}, k.job.columns, k.job.model, k.job.cluster, k.job.profile))
-        for k in kinds
-    ]
+    bands = [jobs.job_band(dataclasses.replace(k.job, cells={**k.job.cells, **cells})) for k in kinds]
     low, high = min(b[0] for b in bands) / WIDER, max(b[1] for b in bands) * WIDER
     tokens = base.cells["seq_len"] * batch
     total = sum(k.count for k in kinds)

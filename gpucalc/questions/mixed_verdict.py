@@ -6,15 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpucalc.core.errors import UsageError
-from gpucalc.database.hardware import Database
+from gpucalc.jobs.context import Context
 from gpucalc.layouts.space import COLUMNS
 from gpucalc.questions.plan import TIE
 from gpucalc.questions.plan import plan as plan_alone
 
 
-def parts_alone(
-    stated: Mapping[str, Any], parts: Mapping[str, int], db: Database, options: Mapping[str, Any]
-) -> list[dict[str, Any]]:
+def parts_alone(stated: Mapping[str, Any], parts: Mapping[str, int], context: Context) -> list[dict[str, Any]]:
     """The best layout of each kind alone on the same batch; one that fits nowhere has no time.
 
     A layout stated for the whole cluster is none of a part, so each part is free to choose.
@@ -24,7 +22,7 @@ def parts_alone(
     for key, count in parts.items():
         row: dict[str, Any] = {"gpu": key, "n_gpus": count, "layout": "", "pred_step_time_s": None}
         try:
-            found = plan_alone({**free, "gpu": key, "n_gpus": count}, db, top=1, **options)
+            found = plan_alone({**free, "gpu": key, "n_gpus": count}, context, top=1)
         except UsageError as error:
             row["why"] = "; ".join(error.problems)
         else:

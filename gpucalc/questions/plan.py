@@ -12,9 +12,9 @@ import numpy as np
 from gpucalc.core.columns import cell_text
 from gpucalc.core.errors import UsageError
 from gpucalc.core.vocabulary import CP_KINDS, RECOMPUTES, SCHEDULES
-from gpucalc.database.hardware import Database
 from gpucalc.estimate.training import estimate_training, least_step_time
 from gpucalc.jobs import training as jobs
+from gpucalc.jobs.context import Context
 from gpucalc.layouts.axes import decided_axes
 from gpucalc.layouts.label import Layout
 from gpucalc.layouts.space import AUTOMATIC, BLOCK, COLUMNS, CUT, Space, block_columns, blocks, cuts, make_space, skip
@@ -54,13 +54,10 @@ class _Best:
 
 def plan(
     cells: Mapping[str, Any],
-    db: Database,
+    context: Context,
     objective: str = "throughput",
     top: int = 10,
     progress: Callable[[int], None] | None = None,
-    causal_flops: bool = False,
-    profile: str | None = None,
-    fabric: str | None = None,
 ) -> PlanResult:
     """Rank the layouts of a job; layout cells that are stated restrict the search.
 
@@ -70,12 +67,12 @@ def plan(
     started = time.perf_counter()
     if objective not in OBJECTIVES:
         raise UsageError(f"unknown objective {objective!r}; known: {', '.join(OBJECTIVES)}")
-    asked = ask(cells, db, causal_flops=causal_flops, profile=profile, fabric=fabric)
+    asked = ask(cells, context)
     base, space = asked.base, asked.space
     best, evaluated, feasible, miss = _search(space, base, objective, top, progress)
     if objective == "pareto" and best is not None:
         best = _spread(best, top)
-    rows = _rows(best, asked.question, asked.stated, db, profile, fabric, causal_flops)
+    rows = _rows(best, asked.question, asked.stated, context)
     rejected = {name: count for name, count in space.rejected.items() if count}
     if evaluated > feasible:
         rejected[MEMORY] = evaluated - feasible
@@ -103,13 +100,7 @@ class Asked:
     notes: tuple[str, ...]
 
 
-def ask(
-    cells: Mapping[str, Any],
-    db: Database,
-    causal_flops: bool = False,
-    profile: str | None = None,
-    fabric: str | None = None,
-) -> Asked:
+def ask(cells: Mapping[str, Any], context: Context) -> Asked:
     """Complete a question; a layout cell may hold a tuple of the values that the search may take.
 
     Raises UsageError when the question itself is wrong.
@@ -123,12 +114,12 @@ def ask(
     if "n_gpus" not in question:
         raise UsageError("n_gpus is not stated; how many GPUs does the cluster have?")
     neutral = {"dp": question["n_gpus"], "micro_batch": 1, "zero_stage": 1}
-    base = jobs.resolve({**question, **neutral}, db, profile=profile, fabric=fabric, causal_flops=causal_flops)
+    base = jobs.resolve({**question, **neutral}, context)
     problems = _impossible(stated, base)
     if problems:
         raise UsageError(*problems)
     base.columns["recompute_layers"] = float(stated.get("recompute_layers", 0))
-    space = _space(stated, base, profile)
+    space = _space(stated, base)
     return Asked(stated, question, base, space, notes)
 
 
@@ -165,12 +156,12 @@ def _facts(base: jobs.Job) -> dict[str, Any]:
     }
 
 
-def _space(stated: Mapping[str, Any], base: jobs.Job, profile: str | None) -> Space:
+def _space(stated: Mapping[str, Any], base: jobs.Job) -> Space:
     c = base.columns
     selective = not c["flash"] or c["selective_kept"] < 1
     sizes = {**stated, "n_gpus": base.cluster.n_gpus, "seq_len": base.cells["seq_len"]}
     space = make_space(sizes, int(c["layers"]), base.model.heads, base.model.experts, base.cluster.domain, selective)
-    chosen = profile or stated.get("framework")
+    chosen = base.context.profile or stated.get("framework")
     offered = base.profile.defaults.get("schedules")
     if chosen and offered:
         space = Space(**{**vars(space), "allowed_schedules": frozenset(offered)})
@@ -295,23 +286,16 @@ def layout_cells(columns: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rows(
-    best: _Best | None,
-    question: Mapping[str, Any],
-    stated: Mapping[str, Any],
-    db: Database,
-    profile: str | None,
-    fabric: str | None,
-    causal_flops: bool,
+    best: _Best | None, question: Mapping[str, Any], stated: Mapping[str, Any], context: Context
 ) -> list[dict[str, Any]]:
     """The ranked rows, evaluated again from their cells: what `explain` and `eval` will say of them."""
     if best is None:
         return []
-    options: dict[str, Any] = {"profile": profile, "fabric": fabric, "causal_flops": causal_flops}
     fixed = {n: stated[n] for n in ("offload_optimizer", "offload_activations", "recompute_layers") if n in stated}
     chosen = [
         {**question, **fixed, **layout_cells({n: best.columns[n][i] for n in COLUMNS})} for i in range(len(best.time))
     ]
-    resolved = [jobs.resolve(cells, db, **options) for cells in chosen]
+    resolved = [jobs.resolve(cells, context) for cells in chosen]
     predicted = jobs.predict(resolved)
     rows = []
     for cells, row, one in zip(chosen, predicted, resolved, strict=True):

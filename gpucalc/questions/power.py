@@ -17,6 +17,7 @@ from gpucalc.database.hardware import Cluster, Database, resolve_cluster
 from gpucalc.estimate.power import estimate_power
 from gpucalc.estimate.training import estimate_training
 from gpucalc.jobs import training as jobs
+from gpucalc.jobs.context import Context
 
 YEAR = 365 * 86400.0
 CAP_SHARES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)
@@ -67,16 +68,10 @@ def node_load_watts(device: Any, gpus: float, db: Database) -> tuple[float, floa
     return factor.value * board, factor.low * board, factor.high * board
 
 
-def power(
-    question: Question,
-    db: Database,
-    cells: Mapping[str, Any] | None = None,
-    *,
-    profile: str | None = None,
-    fabric: str | None = None,
-) -> PowerResult:
+def power(question: Question, context: Context, cells: Mapping[str, Any] | None = None) -> PowerResult:
     """Power, energy and cost of a cluster; with the cells of a job, of its tokens and steps, and of capped GPUs."""
-    cluster = resolve_cluster(db, question.gpu, question.n_gpus, fabric=fabric)
+    db = context.db
+    cluster = resolve_cluster(db, question.gpu, question.n_gpus, fabric=context.fabric)
     device = cluster.device
     if device.tdp_watts is None:
         raise UsageError(f"{device.file} states no power limit; add power.tdp to it")
@@ -88,9 +83,8 @@ def power(
         from gpucalc.jobs.variations import layout_label
         from gpucalc.questions.completed import complete_cells
 
-        context = {"profile": profile, "fabric": fabric, "causal_flops": False}
-        full, notes = complete_cells(cells, db, context)
-        job = jobs.resolve(full, db, **context)  # type: ignore[arg-type]
+        full, notes = complete_cells(cells, context)
+        job = jobs.resolve(full, context)
         layout = layout_label(job, jobs.predict([job])[0])
     base, origins, said = _columns(question, cluster, db, values)
     spreads = _spreads(cluster, question, values, base)

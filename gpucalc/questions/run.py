@@ -17,6 +17,7 @@ from gpucalc.estimate.run import estimate_run
 from gpucalc.estimate.training import estimate_training
 from gpucalc.formulas import scaling as laws
 from gpucalc.jobs import training as jobs
+from gpucalc.jobs.context import Context
 from gpucalc.jobs.variations import layout_label
 from gpucalc.questions.completed import complete_cells
 from gpucalc.questions.power import load_factor
@@ -44,22 +45,14 @@ class RunResult:
     notes: list[str] = field(default_factory=list)
 
 
-def run(
-    cells: Mapping[str, Any],
-    question: Question,
-    db: Database,
-    *,
-    profile: str | None = None,
-    fabric: str | None = None,
-    causal_flops: bool = False,
-) -> RunResult:
+def run(cells: Mapping[str, Any], question: Question, context: Context) -> RunResult:
     """Everything about a run of `question.tokens` tokens.
 
     Raises UsageError for values outside their meaning, InfeasibleError where nothing fits or the run makes no progress.
     """
-    context = {"profile": profile, "fabric": fabric, "causal_flops": causal_flops}
-    full, notes = complete_cells(cells, db, context)
-    job = jobs.resolve(full, db, **context)  # type: ignore[arg-type]
+    db = context.db
+    full, notes = complete_cells(cells, context)
+    job = jobs.resolve(full, context)
     step = estimate_training(jobs.stack([job]))
     band = jobs.job_band(job)
     [predicted] = jobs.predictions(step, [job], [band])

@@ -13,7 +13,8 @@ import numpy as np
 from gpucalc.core.errors import UsageError
 from gpucalc.formulas import scaling as laws
 from gpucalc.jobs import training as jobs
-from gpucalc.jobs.variations import Context, Outcome, Variation, outcomes
+from gpucalc.jobs.context import Context
+from gpucalc.jobs.variations import Outcome, Variation, outcomes
 from gpucalc.layouts.axes import decided_axes
 from gpucalc.layouts.space import LARGEST_TP, divisors
 from gpucalc.questions.plan import plan
@@ -214,7 +215,7 @@ def _curve(
         if found is None:
             failed[count] = reason
             continue
-        job = context.resolve(found)
+        job = jobs.resolve(found, context)
         if straggling is not None:  # the stated variation stands in for the fitted one
             job = dataclasses.replace(job, columns={**job.columns, "straggler_share": 0.0})
         varied.append((Variation("scale", str(count)), job))
@@ -253,13 +254,12 @@ def _best_cells(
     """The cells of the fastest layout that fits, or why there is none."""
     stated = {name: value for name, value in asked.items() if value is not None}
     question = {name: value for name, value in stated.items() if name not in decided_axes()}
-    job = context.resolve({**question, "dp": stated["n_gpus"], "micro_batch": 1, "zero_stage": 1})
+    job = jobs.resolve({**question, "dp": stated["n_gpus"], "micro_batch": 1, "zero_stage": 1}, context)
     if not _may_fit(job):
         return None, "weights, gradients and optimizer state alone exceed the memory of all GPUs"
-    options: dict[str, Any] = {"causal_flops": context.causal_flops, "profile": context.profile}
     reason = "no legal layout"
     for levels in [{}] if exhaustive else _quick_levels(job):
-        found = plan({**levels, **stated}, context.db, top=1, fabric=context.fabric, **options)
+        found = plan({**levels, **stated}, context, top=1)
         if found.rows:
             notes += found.notes
             row = found.rows[0]

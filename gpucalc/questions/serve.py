@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from gpucalc.core.errors import UsageError
+from gpucalc.jobs.context import Context
 from gpucalc.jobs.serving import ServingJob, resolve_serving, serving_predictions, serving_problems, stack_serving
 
 if TYPE_CHECKING:
     from gpucalc.core.ledger import Ledger
-    from gpucalc.database.hardware import Database
 
 LARGEST_TP = 64
 LARGEST_PP = 16
@@ -136,13 +136,12 @@ def layouts(cells: Mapping[str, Any], mixture: bool, gpus: int, disaggregate: bo
 
 def serve(
     cells: Mapping[str, Any],
-    db: Database,
+    context: Context,
     *,
     limits: Limits | None = None,
     price: float | None = None,
     top: int = 10,
     disaggregate: bool = False,
-    fabric: str | None = None,
 ) -> ServeResult:
     """Rank the layouts of a serving question; without n_gpus the least GPUs for the stated rate are looked for.
 
@@ -150,7 +149,7 @@ def serve(
     """
     start = time.perf_counter()
     limits = limits or Limits()
-    probe = _probe(cells, db, fabric)
+    probe = _probe(cells, context)
     counts: dict[str, int] = {}
     found: list[ServingJob] = []
     enumerated = 0
@@ -164,9 +163,9 @@ def serve(
                 if any(text in problem for problem in problems):
                     counts[name] = counts.get(name, 0) + 1
             continue
-        found.append(resolve_serving({**cells, **layout, "n_gpus": gpus}, db, fabric))
+        found.append(resolve_serving({**cells, **layout, "n_gpus": gpus}, context))
     if not found:
-        _refuse(cells, probe, db, fabric)
+        _refuse(cells, probe, context)
     if cells.get("n_gpus") is None and cells.get("rate") is not None:
         result = _least(_evaluated([_full(job) for job in found], price), found, limits, cells, counts, top, price)
     else:
@@ -180,11 +179,11 @@ def serve(
     return result
 
 
-def _probe(cells: Mapping[str, Any], db: Database, fabric: str | None) -> ServingJob:
+def _probe(cells: Mapping[str, Any], context: Context) -> ServingJob:
     """The question with the plainest layout; mistakes that every layout shares are told here."""
     plain = {n: v for n, v in cells.items() if n not in LAYOUT}
     gpus = int(plain.get("n_gpus") or 1)
-    return resolve_serving({**plain, "n_gpus": gpus, "tp": 1, "pp": 1, "dp": gpus, "attention_dp": 1}, db, fabric)
+    return resolve_serving({**plain, "n_gpus": gpus, "tp": 1, "pp": 1, "dp": gpus, "attention_dp": 1}, context)
 
 
 def _chosen(cells: Mapping[str, Any], probe: ServingJob, disaggregate: bool) -> Iterator[dict[str, int]]:
@@ -202,11 +201,11 @@ def _chosen(cells: Mapping[str, Any], probe: ServingJob, disaggregate: bool) -> 
                 yield layout
 
 
-def _refuse(cells: Mapping[str, Any], probe: ServingJob, db: Database, fabric: str | None) -> None:
+def _refuse(cells: Mapping[str, Any], probe: ServingJob, context: Context) -> None:
     """No legal layout: say why, with the words of the row that was stated."""
     stated = {n: v for n, v in cells.items() if n in LAYOUT}
     if stated:
-        resolve_serving({**cells, "n_gpus": cells.get("n_gpus")}, db, fabric)
+        resolve_serving({**cells, "n_gpus": cells.get("n_gpus")}, context)
     raise UsageError(f"no layout of {cells.get('n_gpus')} GPUs is legal for {probe.model.name}")
 
 

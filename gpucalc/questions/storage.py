@@ -16,6 +16,7 @@ from gpucalc.database.hardware import Cluster, Database, Device, resolve_cluster
 from gpucalc.estimate.storage import estimate_storage, limiter_of
 from gpucalc.estimate.training import estimate_training
 from gpucalc.jobs import training as jobs
+from gpucalc.jobs.context import Context
 
 CORES = 14.0  # of one accelerator where none are stated: two 56-core processors beside eight accelerators
 SAVE_INTERVAL = 1800.0  # s
@@ -153,26 +154,19 @@ def predict(questions: Sequence[Question], db: Database) -> Ledger:
     return estimate_storage(Columns({name: np.array([row[name] for row in rows]) for name in rows[0]}))
 
 
-def storage(
-    question: Question,
-    db: Database,
-    cells: Mapping[str, Any] | None = None,
-    *,
-    profile: str | None = None,
-    fabric: str | None = None,
-) -> StorageResult:
+def storage(question: Question, context: Context, cells: Mapping[str, Any] | None = None) -> StorageResult:
     """What data and checkpoints ask of a store; `cells` is the model's job, whose tokens and checkpoints count."""
+    db = context.db
     workload = db_defaults.workload(db.dirs, question.workload or ("text" if cells else "image"))
-    cluster = resolve_cluster(db, question.gpu, question.n_gpus, fabric=fabric)
+    cluster = resolve_cluster(db, question.gpu, question.n_gpus, fabric=context.fabric)
     values = db_defaults.defaults(db.dirs, "run")
     notes: list[str] = []
     extra: dict[str, float] = {}
     if cells is not None:
         from gpucalc.questions.completed import complete_cells
 
-        context = {"profile": profile, "fabric": fabric, "causal_flops": False}
-        full, notes = complete_cells(cells, db, context)
-        job = jobs.resolve(full, db, **context)  # type: ignore[arg-type]
+        full, notes = complete_cells(cells, context)
+        job = jobs.resolve(full, context)
         step = estimate_training(jobs.stack([job]))
         if workload.name == "text" and question.compute_time is None:
             tokens = job.cells["global_batch"] * job.cells["seq_len"] / job.cluster.n_gpus

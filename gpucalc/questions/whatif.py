@@ -5,6 +5,7 @@ Every figure is the estimate evaluated again with something changed; nothing is 
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,8 +14,8 @@ from typing import Any
 from gpucalc.core.errors import InfeasibleError, UsageError
 from gpucalc.formulas.scaling import elasticity, training_token_cost
 from gpucalc.jobs import training as jobs
+from gpucalc.jobs.context import Context
 from gpucalc.jobs.variations import (
-    Context,
     Outcome,
     Variation,
     exposed_share,
@@ -94,20 +95,13 @@ def base_outcome(context: Context, cells: Mapping[str, Any]) -> tuple[Outcome, l
     if not any(name in chosen for name in ("tp", "pp", "dp", "cp", "ep", "zero_stage", "micro_batch")):
         chosen, row = fastest(context, chosen)
         notes.append(f"no layout is stated; the fastest is taken: {row['layout']}")
-    job = context.resolve(chosen)
+    job = jobs.resolve(chosen, context)
     return outcomes([(Variation("", "as it is"), job)])[0], [*notes, *job.warnings]
 
 
 def fastest(context: Context, cells: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The cells and the plan row of the fastest layout; InfeasibleError when nothing fits."""
-    found = plan(
-        cells,
-        context.db,
-        top=1,
-        causal_flops=context.causal_flops,
-        profile=context.profile,
-        fabric=context.fabric,
-    )
+    found = plan(cells, context, top=1)
     if not found.rows:
         raise InfeasibleError(f"no layout fits {cells.get('n_gpus')} x {cells.get('gpu')}; {found.nearest_miss}")
     row = found.rows[0]
@@ -120,9 +114,9 @@ def whatif(context: Context, cells: Mapping[str, Any]) -> WhatIf:
     base, notes = base_outcome(context, cells)
     job = base.job
     resources, kept = _resource_variations(job)
-    near = neighbours(context, job)
-    sizes = _size_variations(context, job)
-    varied = [(v, _with_columns(job, v)) for v in resources] + sizes + near + _precision_variations(context, job)
+    near = neighbours(job)
+    sizes = _size_variations(job)
+    varied = [(v, _with_columns(job, v)) for v in resources] + sizes + near + _precision_variations(job)
     found = outcomes(varied)
     changes = _resource_worth(base, found[: len(resources)], kept)
     by_name = {o.variation.name: o for o in found[len(resources) : len(resources) + len(sizes)]}
@@ -166,7 +160,7 @@ def _resource_worth(base: Outcome, found: list[Outcome], kept: list[Resource]) -
 _SIZES = (("global_batch", "global batch"), ("seq_len", "sequence"))
 
 
-def _size_variations(context: Context, job: jobs.Job) -> list[tuple[Variation, jobs.Job]]:
+def _size_variations(job: jobs.Job) -> list[tuple[Variation, jobs.Job]]:
     """Twice and half the batch and the sequence, with the same layout; those that are legal."""
     found = []
     for name, _ in _SIZES:
@@ -175,7 +169,7 @@ def _size_variations(context: Context, job: jobs.Job) -> list[tuple[Variation, j
             variation = Variation("batch", f"{name} {word}", {name: value})
             try:
                 if value >= 1 and value == job.cells[name] * factor:
-                    found.append((variation, context.resolve({**job.cells, name: value})))
+                    found.append((variation, jobs.resolve({**job.cells, name: value}, job.context)))
             except UsageError:
                 continue
     return found
@@ -184,7 +178,7 @@ def _size_variations(context: Context, job: jobs.Job) -> list[tuple[Variation, j
 PRECISIONS = ("bf16", "fp8", "mxfp8", "nvfp4")
 
 
-def _precision_variations(context: Context, job: jobs.Job) -> list[tuple[Variation, jobs.Job]]:
+def _precision_variations(job: jobs.Job) -> list[tuple[Variation, jobs.Job]]:
     """The precisions of training recipes that the device has; what it does to the loss is another question."""
     found = []
     for precision in PRECISIONS:
@@ -194,7 +188,7 @@ def _precision_variations(context: Context, job: jobs.Job) -> list[tuple[Variati
             "precision", f"precision {job.cells['precision']} → {precision}", {"precision": precision}
         )
         try:
-            found.append((variation, context.resolve({**job.cells, **variation.cells})))
+            found.append((variation, jobs.resolve({**job.cells, **variation.cells}, job.context)))
         except UsageError:
             continue
     return found
@@ -247,7 +241,7 @@ def bisect(function: Callable[[float], float], low: float, high: float, target: 
     return high if falling else low
 
 
-def network_for(context: Context, base: Outcome, share: float, resource: str = "network_bandwidth") -> NetworkNeed:
+def network_for(base: Outcome, share: float, resource: str = "network_bandwidth") -> NetworkNeed:
     """The least rate per GPU at which communication takes at most `share` of the step, by bisection.
 
     `resource`: network_bandwidth or link_bandwidth.
@@ -319,7 +313,7 @@ def compare(
         for name in ("gpus_per_node", "inter_node_gbps_per_gpu"):
             if name not in other:
                 changed.pop(name, None)
-    theirs = Context(context.db, context.profile, other.get("fabric"), context.causal_flops)
+    theirs = dataclasses.replace(context, fabric=other.get("fabric"))
     if "gpu" not in other and "fabric" not in other:
         theirs = context
     found: list[Contender] = []
@@ -348,6 +342,6 @@ def _name(outcome: Outcome) -> str:
 
 def _outcome(context: Context, cells: Mapping[str, Any]) -> Outcome | None:
     try:
-        return outcomes([(Variation("cluster", str(cells["gpu"])), context.resolve(cells))])[0]
+        return outcomes([(Variation("cluster", str(cells["gpu"])), jobs.resolve(cells, context))])[0]
     except UsageError:
         return None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpucalc.core.columns import INPUT, MEASURED, TRAINING_PREDICTIONS, cell_text
 from gpucalc.core.errors import UsageError
+from gpucalc.jobs.context import Context
 from gpucalc.layouts.label import Layout, parse_label
 from gpucalc.output.delimited import csv_line
 from gpucalc.sweep.spec import ALL, CHOICES, PARETO, Spec
@@ -79,9 +80,9 @@ def _lines(spec: Spec, values: Mapping[str, Any], db: Database, outcome: Outcome
     cells = {**{n: v for n, v in values.items() if n not in (*CHOICES, "layout")}, **spec.layout}
     if values.get("layout"):
         cells |= parse_label(values["layout"])
-    options: dict[str, Any] = {name: values.get(name) for name in CHOICES} | {"causal_flops": spec.causal_flops}
+    context = Context(db, **{name: values.get(name) for name in CHOICES}, causal_flops=spec.causal_flops)
     if spec.keep == ALL:
-        asked = ask(cells, db, **options)
+        asked = ask(cells, context)
         yield from _every_layout(spec, values, asked, outcome, progress)
         if not outcome.rows:
             outcome.state = NOTHING
@@ -92,9 +93,9 @@ def _lines(spec: Spec, values: Mapping[str, Any], db: Database, outcome: Outcome
             )
         return
     if spec.keep == PARETO:
-        result = plan(cells, db, objective=PARETO, progress=progress, **options)
+        result = plan(cells, context, objective=PARETO, progress=progress)
     else:
-        result = plan(cells, db, objective=spec.objective, top=int(spec.keep), progress=progress, **options)
+        result = plan(cells, context, objective=spec.objective, top=int(spec.keep), progress=progress)
     outcome.layouts = result.evaluated
     outcome.rows = len(result.rows)
     if not result.rows:

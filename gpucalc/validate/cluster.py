@@ -14,6 +14,7 @@ from gpucalc.core.errors import DataError, UsageError
 from gpucalc.core.ledger import Columns
 from gpucalc.database import defaults as db_defaults
 from gpucalc.database.hardware import Database
+from gpucalc.jobs.context import Context
 from gpucalc.validate.metrics import errors_of
 from gpucalc.validate.report import Line, percent
 from gpucalc.validate.training import shipped_rows
@@ -226,7 +227,7 @@ def training_energy_ratios(db: Database) -> list[float]:
     for row in shipped_rows("cluster/training_energy"):
         counts = {n: int(_needed(row, n)) for n in ("n_gpus", "seq_len", "global_batch")}
         cells = {n: row[n] for n in ("model", "gpu", "framework")} | counts | label_cells(row["layout"])
-        answer = run(cells, Question(tokens=_needed(row, "tokens"), pue=_needed(row, "pue")), db)
+        answer = run(cells, Question(tokens=_needed(row, "tokens"), pue=_needed(row, "pue")), Context(db))
         board = answer.job.cluster.device.tdp_watts or 0.0
         hours = answer.figures["useful_days"][0] * 24 * counts["n_gpus"]
         energy = hours * float(drawn_power(board, board, draw)) * _needed(row, "pue") / 1e6

@@ -10,6 +10,7 @@ from typing import Any
 from gpucalc.core.errors import UsageError
 from gpucalc.database import catalog
 from gpucalc.database.hardware import Database
+from gpucalc.jobs.context import Context
 from gpucalc.questions.tune.predict import evaluate_posttraining
 from gpucalc.validate.metrics import errors_of
 from gpucalc.validate.report import Line, percent
@@ -85,7 +86,7 @@ def check_rows(records: Sequence[Mapping[str, str]], db: Database, left_out: boo
     """Each record that holds a measurement, with its ratios."""
     kept = [r for r in records if measured(r, "memory") or measured(r, "time")]
     rows = []
-    for record, prediction in zip(kept, evaluate_posttraining(kept, db), strict=True):
+    for record, prediction in zip(kept, evaluate_posttraining(kept, Context(db)), strict=True):
         ratios: dict[str, dict[str, float | None]] = {}
         for quantity in QUANTITIES:
             ratios[quantity] = {"shipped": ratio(record, prediction, quantity)}

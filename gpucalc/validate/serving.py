@@ -17,6 +17,7 @@ from typing import Any
 from gpucalc.core.errors import UsageError
 from gpucalc.database import catalog
 from gpucalc.database.hardware import Database
+from gpucalc.jobs.context import Context
 from gpucalc.jobs.serving import evaluate_serving
 from gpucalc.validate.metrics import errors_of
 from gpucalc.validate.report import Line, percent
@@ -100,7 +101,7 @@ def points(records: Sequence[Mapping[str, str]], db: Database, shipped: bool = F
         raise UsageError("no row states measured_tpot_ms, measured_ttft_ms or measured_output_tok_s_total")
     apart = held_out() if shipped else {}
     found = []
-    for (record, values), predicted in zip(chosen, evaluate_serving([r for r, _ in chosen], db), strict=True):
+    for (record, values), predicted in zip(chosen, evaluate_serving([r for r, _ in chosen], Context(db)), strict=True):
         own = {
             "tpot": _number(predicted["pred_tpot_ms"]),
             "ttft": _number(predicted["pred_ttft_ms"]),

@@ -17,6 +17,7 @@ from gpucalc.core.errors import DataError, UsageError
 from gpucalc.database import catalog
 from gpucalc.database.bands import LOW_PRECISION, band, launches_from_host, slow_network
 from gpucalc.database.hardware import Database
+from gpucalc.jobs.context import Context
 from gpucalc.jobs.training import Job, fit_of, predict, resolve
 
 FOLDER = "measurements"
@@ -127,7 +128,7 @@ def families_of(job: Job) -> tuple[str, ...]:
 
 def check_rows(
     records: Sequence[Mapping[str, str]],
-    db: Database,
+    context: Context,
     held_out: Mapping[str, Mapping[str, Prediction]] | None = None,
     profile: str | None = None,
     fabric: str | None = None,
@@ -146,7 +147,7 @@ def check_rows(
         try:
             if problems:
                 raise UsageError(*problems)
-            job = resolve(cells, db, profile=profile, fabric=fabric)
+            job = resolve(cells, context)
             places.append(len(checked))
             jobs.append(job)
         except UsageError as error:
@@ -214,7 +215,7 @@ def _number(text: str | None) -> float | None:
     return float(text) if text else None
 
 
-def check_shipped(db: Database, profile: str | None = None, fabric: str | None = None) -> list[Checked]:
+def check_shipped(context: Context) -> list[Checked]:
     """The shipped training runs with all views."""
-    held_out = None if profile or fabric else shipped_held_out()
-    return check_rows(shipped_rows(), db, held_out, profile, fabric, f"{FOLDER}/training.csv")
+    held_out = None if context.profile or context.fabric else shipped_held_out()
+    return check_rows(shipped_rows(), context, held_out, f"{FOLDER}/training.csv")

@@ -16,6 +16,7 @@ from gpucalc.database.hardware import Database
 from gpucalc.estimate.farm import Farm, Score, estimate_farm
 from gpucalc.formulas import hpc, mixed
 from gpucalc.jobs import training as jobs
+from gpucalc.jobs.context import Context
 from gpucalc.questions import hpc as codes
 from gpucalc.questions.farm import RAY_TRACING
 from gpucalc.validate.metrics import errors_of, quantile
@@ -412,7 +413,7 @@ def _stages(row: Mapping[str, str], db: Database) -> dict[str, Any]:
     cells |= {**UNSTATED, **SHAPES[row["model"]], "gpu": "gh200-96gb", "gpus_per_node": 4, "vpp": 1}
     cells |= {"n_gpus": cells["tp"] * cells["pp"] * cells["dp"], "flash_attention": "no"}
     cells["schedule"] = "1f1b" if cells["pp"] > 1 else "none"
-    return _row(what, family, measured, float(jobs.predict([jobs.resolve(cells, db)])[0]["pred_step_time_s"]))
+    return _row(what, family, measured, float(jobs.predict([jobs.resolve(cells, Context(db))])[0]["pred_step_time_s"]))
 
 
 _REPORTS: dict[str, Callable[[list[dict[str, str]], Database], tuple[list[dict[str, Any]], list[Line]]]] = {

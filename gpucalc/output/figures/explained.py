@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gpucalc.database.hardware import Database
 from gpucalc.estimate.training import estimate_training
 from gpucalc.jobs import training as jobs
+from gpucalc.jobs.context import Context
 from gpucalc.layouts.schedules import SCHEDULES
 from gpucalc.output.figures import parts, schedule
 from gpucalc.output.figures.canvas import BLUE, GREEN, ORANGE, PALE, PLATE, RED, grid, new_figure, settings, time_scale
@@ -20,9 +20,9 @@ COLOURS = {schedule.FORWARD: BLUE, schedule.BACKWARD: ORANGE, schedule.WEIGHT: G
 NAMES = {schedule.FORWARD: "forward", schedule.BACKWARD: "backward", schedule.WEIGHT: "weight gradients"}
 
 
-def explain_figure(cells: Mapping[str, Any], db: Database, title: str = "", **options: Any) -> Any:
-    """The figure of one completed row; `options` are those of `gpucalc.job.resolve`."""
-    job = jobs.resolve(cells, db, **options)
+def explain_figure(cells: Mapping[str, Any], context: Context, title: str = "") -> Any:
+    """The figure of one completed row."""
+    job = jobs.resolve(cells, context)
     ledger = estimate_training(jobs.stack([job]), detail=True)
     cells = job.cells
     micro_batches = round(_at(ledger, "symbol/micro_batches"))

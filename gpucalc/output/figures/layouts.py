@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gpucalc.core.columns import INPUT
-from gpucalc.database.hardware import Database
 from gpucalc.estimate.training import estimate_training
 from gpucalc.jobs import training as jobs
+from gpucalc.jobs.context import Context
 from gpucalc.output.figures import parts
 from gpucalc.output.figures.canvas import (
     BLACK,
@@ -39,16 +39,15 @@ class Front(NamedTuple):
 def plan_figure(
     rows: Sequence[Mapping[str, Any]],
     front: Front,
-    db: Database,
+    context: Context,
     title: str = "",
-    **options: Any,
 ) -> Any:
     """The figure of a plan: the best rows by term, and the rows of the Pareto front.
 
-    `options` are those of `gpucalc.job.resolve`; they must be the ones of the plan.
+    `context` must be that of the plan.
     """
     best = list(rows[:SHOWN])
-    ledger = row_ledger(best, db, **options)
+    ledger = row_ledger(best, context)
     with settings():
         figure = new_figure(10.5, 1.9 + 0.34 * len(best) + 3.6)
         bars, below = figure.subfigures(2, 1, height_ratios=[1.5 + 0.34 * len(best), 3.4])
@@ -61,12 +60,12 @@ def plan_figure(
     return figure
 
 
-def row_ledger(rows: Sequence[Mapping[str, Any]], db: Database, **options: Any) -> Any:
+def row_ledger(rows: Sequence[Mapping[str, Any]], context: Context) -> Any:
     """The detailed ledger of rows of a plan, one value per row."""
     found = []
     for row in rows:
         cells = {name: value for name, value in row.items() if name in INPUT and value not in {None, ""}}
-        found.append(jobs.resolve(cells, db, **options))
+        found.append(jobs.resolve(cells, context))
     return estimate_training(jobs.stack(found), detail=True)
 
 
@@ -157,7 +156,9 @@ def _annotate(axes: Any, x: float, y: float, text: str, rightmost: float, below:
     )
 
 
-def pareto_front(cells: Mapping[str, Any], db: Database, candidates: int, **options: Any) -> Front:
+def pareto_front(
+    cells: Mapping[str, Any], context: Context, candidates: int, progress: Callable[[int], None] | None = None
+) -> Front:
     """The layouts that no other beats in both step time and memory.
 
     Where so many are enumerated that evaluating all of them takes long, those of the fastest layouts alone.
@@ -165,9 +166,9 @@ def pareto_front(cells: Mapping[str, Any], db: Database, candidates: int, **opti
     from gpucalc.questions.plan import plan
 
     if candidates <= EXHAUSTIVE:
-        rows = plan(cells, db, objective="pareto", top=FASTEST, **options).rows
+        rows = plan(cells, context, objective="pareto", top=FASTEST, progress=progress).rows
         return Front(rows, "Pareto front: no layout beats it in both")
-    rows = plan(cells, db, top=FASTEST, **options).rows
+    rows = plan(cells, context, top=FASTEST, progress=progress).rows
     rows.sort(key=lambda row: (row["pred_step_time_s"], row["pred_peak_mem_gib"]))
     found: list[dict[str, Any]] = []
     for row in rows:

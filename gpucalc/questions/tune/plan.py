@@ -12,7 +12,7 @@ from typing import Any
 
 from gpucalc.core.errors import UsageError
 from gpucalc.core.ledger import Ledger
-from gpucalc.database.hardware import Database
+from gpucalc.jobs.context import Context
 from gpucalc.jobs.training import Job, fit_of, predict, resolve
 from gpucalc.jobs.tuning import quantisation_of
 from gpucalc.layouts.label import Layout
@@ -50,11 +50,11 @@ def supervised_cells(method: str, cells: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def layouts(cells: Mapping[str, Any], db: Database) -> list[dict[str, Any]]:
+def layouts(cells: Mapping[str, Any], context: Context) -> list[dict[str, Any]]:
     """Layouts to try where none is stated: weights on every GPU or sharded, with tensor parallelism inside a node."""
     if any(name in cells for name in ("tp", "pp", "dp", "zero_stage")):
         return [dict(cells)]
-    job = resolve({**cells, "zero_stage": 0, "global_batch": None}, db)
+    job = resolve({**cells, "zero_stage": 0, "global_batch": None}, context)
     count, node = job.cluster.n_gpus, job.cluster.gpus_per_node
     found = []
     tp = 1
@@ -84,14 +84,14 @@ def sharding_text(job: Job) -> str:
     return f"{kind} replicated on {ranks} GPUs{cut}"
 
 
-def supervised(method: str, cells: Mapping[str, Any], db: Database, extra: Mapping[str, Any]) -> list[Answer]:
+def supervised(method: str, cells: Mapping[str, Any], context: Context, extra: Mapping[str, Any]) -> list[Answer]:
     """The layouts of a supervised or preference job, those that fit first, the fastest first."""
     base = supervised_cells(method, cells)
     problems: list[str] = []
     jobs: list[Job] = []
-    for one in layouts(base, db):
+    for one in layouts(base, context):
         try:
-            jobs.append(resolve(_batched(one), db))
+            jobs.append(resolve(_batched(one), context))
         except UsageError as error:
             problems.extend(error.problems)
     if not jobs:
@@ -100,7 +100,7 @@ def supervised(method: str, cells: Mapping[str, Any], db: Database, extra: Mappi
     # Replicas multiply the batch where none is stated, so rates are compared and not steps.
     found.sort(key=lambda a: (ORDER[a.row["pred_fit"]], -a.row["pred_tokens_per_s_per_gpu"]))
     best = found[0]
-    found[0] = dataclasses.replace(best, row={**best.row, **largest(method, best.job, db, extra)})
+    found[0] = dataclasses.replace(best, row={**best.row, **largest(method, best.job, context, extra)})
     return found
 
 
@@ -131,7 +131,7 @@ def _label(job: Job) -> str:
     return Layout.from_cells({n: v for n, v in job.cells.items() if n not in left_out}).label()
 
 
-def largest(method: str, job: Job, db: Database, extra: Mapping[str, Any]) -> dict[str, Any]:
+def largest(method: str, job: Job, context: Context, extra: Mapping[str, Any]) -> dict[str, Any]:
     """The largest micro-batch at this sequence, and the longest sequence at this micro-batch, that fit.
 
     All layers are recomputed for it unless the job states otherwise.
@@ -141,7 +141,7 @@ def largest(method: str, job: Job, db: Database, extra: Mapping[str, Any]) -> di
     step = 2 if method == "dpo" else 1
 
     def fits(trials: Sequence[Mapping[str, Any]]) -> list[bool]:
-        found = [resolve({**cells, **trial}, db) for trial in trials]
+        found = [resolve({**cells, **trial}, context) for trial in trials]
         rows = predict(found)
         return [_answer(method, j, r, extra).row["pred_fit"] == "fits" for j, r in zip(found, rows, strict=True)]
 
@@ -187,13 +187,13 @@ def splits(policy: Policy) -> list[Policy]:
     return [policy, *[with_split(policy, count) for count in eighths]]
 
 
-def reinforced(policy: Policy, db: Database, trace: bool = False) -> list[Answer]:
+def reinforced(policy: Policy, context: Context, trace: bool = False) -> list[Answer]:
     """The splits of the GPUs of a step, those that fit first, the fastest first."""
     found: list[Answer] = []
     problems: list[str] = []
     for one in splits(policy):
         try:
-            ledger, training, job = estimate_policy(one, db, trace=trace)
+            ledger, training, job = estimate_policy(one, context, trace=trace)
         except UsageError as error:
             problems.extend(error.problems)
             continue

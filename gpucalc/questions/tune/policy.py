@@ -12,8 +12,8 @@ from typing import Any
 
 from gpucalc.core.errors import UsageError
 from gpucalc.core.ledger import Ledger
-from gpucalc.database.hardware import Database
 from gpucalc.database.posttraining import policy_constants
+from gpucalc.jobs.context import Context
 from gpucalc.jobs.training import Job, resolve, stack
 from gpucalc.models.model import Model
 
@@ -75,7 +75,7 @@ def read_layout(text: str) -> tuple[list[int], list[int]]:
     return found["gen"], found["train"]
 
 
-def update_job(policy: Policy, db: Database) -> tuple[Job, float]:
+def update_job(policy: Policy, context: Context) -> tuple[Job, float]:
     """The training job of one update, and how many of them a step makes."""
     cells = dict(policy.cells)
     gpus = policy.training_gpus
@@ -102,10 +102,10 @@ def update_job(policy: Policy, db: Database) -> tuple[Job, float]:
         "micro_batch": packed,
         "global_batch": max(batch, dp * packed),
     }
-    return resolve(cells, db), policy.rollouts / batch
+    return resolve(cells, context), policy.rollouts / batch
 
 
-def engine_rows(policy: Policy, model: Model, db: Database) -> tuple[list[Any], Any, Any, float]:
+def engine_rows(policy: Policy, model: Model, context: Context) -> tuple[list[Any], Any, Any, float]:
     """Serving jobs of the prompts and of each span of the responses, the sequences in each, and its steps."""
     import numpy as np
 
@@ -113,7 +113,7 @@ def engine_rows(policy: Policy, model: Model, db: Database) -> tuple[list[Any], 
     from gpucalc.formulas.preference import any_running, length_exponent, running_share
     from gpucalc.jobs.serving import resolve_serving
 
-    tp = policy.engine_tp or engine_tp(policy, model, db)
+    tp = policy.engine_tp or engine_tp(policy, model, context)
     replicas = max(1, policy.engine_gpus // (tp * policy.engine_pp))
     sequences = policy.rollouts / replicas
     middles, widths = span_edges(policy.longest_response)
@@ -135,18 +135,18 @@ def engine_rows(policy: Policy, model: Model, db: Database) -> tuple[list[Any], 
     }
     limit = (model.max_seq_len or 10**9) - 2
     prompts = {**base, "isl": min(policy.prompt, limit), "osl": 1, "concurrency": max(1, round(sequences))}
-    rows = [resolve_serving(prompts, db)]
+    rows = [resolve_serving(prompts, context)]
     for middle, batch in zip(middles, running, strict=True):
-        context = max(1, min(round(policy.prompt + middle), limit))
-        rows.append(resolve_serving({**base, "isl": context, "osl": 1, "concurrency": max(1, round(batch))}, db))
+        held = max(1, min(round(policy.prompt + middle), limit))
+        rows.append(resolve_serving({**base, "isl": held, "osl": 1, "concurrency": max(1, round(batch))}, context))
     return rows, running, widths, sequences
 
 
-def engine_tp(policy: Policy, model: Model, db: Database) -> int:
+def engine_tp(policy: Policy, model: Model, context: Context) -> int:
     """The least tensor parallelism at which the weights leave an engine half of its memory."""
     from gpucalc.jobs.training import stated_cluster
 
-    cluster = stated_cluster({"gpu": policy.cells["gpu"], "n_gpus": policy.engine_gpus}, db, None)
+    cluster = stated_cluster({"gpu": policy.cells["gpu"], "n_gpus": policy.engine_gpus}, context)
     share = ENGINE_SHARE["apart" if policy.generation_gpus else "colocated"] * WEIGHTS_SHARE
     tp = 1
     while (
@@ -158,7 +158,7 @@ def engine_tp(policy: Policy, model: Model, db: Database) -> int:
     return tp
 
 
-def estimate_policy(policy: Policy, db: Database, *, trace: bool = False) -> tuple[Ledger, Ledger, Job]:
+def estimate_policy(policy: Policy, context: Context, *, trace: bool = False) -> tuple[Ledger, Ledger, Job]:
     """The ledger of a step, that of its update, and the update's job. UsageError with what cannot be."""
     from gpucalc.estimate import posttraining
     from gpucalc.estimate.serving import estimate_serving
@@ -170,10 +170,10 @@ def estimate_policy(policy: Policy, db: Database, *, trace: bool = False) -> tup
             f"{policy.generation_gpus} of {policy.n_gpus} GPUs generate, which leaves none to train; "
             f"at most {policy.n_gpus - 1}"
         )
-    job, updates = update_job(policy, db)
+    job, updates = update_job(policy, context)
     training = estimate_training(stack([job]), trace=trace)
     model = job.model
-    rows, running, steps, sequences = engine_rows(policy, model, db)
+    rows, running, steps, sequences = engine_rows(policy, model, context)
     engine = estimate_serving(stack_serving(rows))
     tuned = job.columns
     ledger = posttraining.new_ledger(
@@ -191,7 +191,7 @@ def estimate_policy(policy: Policy, db: Database, *, trace: bool = False) -> tup
             "sync_bandwidth": policy.sync_bandwidth or sync_bandwidth(job),
             "sync_startup": 0.1,
             "separate": float(policy.generation_gpus > 0),
-            **(policy.constants or policy_constants(tuple(db.dirs))),
+            **(policy.constants or policy_constants(tuple(context.db.dirs))),
             "train_gpus": float(policy.training_gpus),
             "n_gpus": float(policy.n_gpus),
         },

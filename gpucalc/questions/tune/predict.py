@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpucalc.core.errors import UsageError
-from gpucalc.database.hardware import Database
 from gpucalc.database.recipes import choose_recipe
+from gpucalc.jobs.context import Context
 from gpucalc.jobs.training import Job, fit_of, predict, resolve
 from gpucalc.questions.tune.preference import preference_row
 from gpucalc.questions.tune.rows import PREFERENCE, SUPERVISED, Tuning, read_tuning
@@ -27,31 +27,31 @@ def padded_length(mean: float, micro_batch: int, longest: int) -> int:
     return min(longest, ROUNDING * math.ceil(spread / ROUNDING))
 
 
-def supervised_jobs(tuning: Tuning, db: Database) -> tuple[Job, Job]:
+def supervised_jobs(tuning: Tuning, context: Context) -> tuple[Job, Job]:
     """The job whose memory and the job whose time stand for a supervised row: the longest and the usual sample."""
     cells = dict(tuning.cells)
     if tuning.recipe.recompute_if_needed and "recompute" not in cells:
-        fits = predict([resolve({**cells, "recompute": "none"}, db)])[0]["pred_fit"] == "fits"
+        fits = predict([resolve({**cells, "recompute": "none"}, context)])[0]["pred_fit"] == "fits"
         cells["recompute"] = "none" if fits else "full"
     if not tuning.mean_tokens:
-        job = resolve(cells, db)
+        job = resolve(cells, context)
         return job, job
     longest = min(cells.get("seq_len") or tuning.longest_tokens, tuning.longest_tokens or cells.get("seq_len") or 1)
     usual = padded_length(tuning.mean_tokens, cells.get("micro_batch") or 1, longest)
-    return resolve({**cells, "seq_len": longest}, db), resolve({**cells, "seq_len": usual}, db)
+    return resolve({**cells, "seq_len": longest}, context), resolve({**cells, "seq_len": usual}, context)
 
 
-def evaluate_posttraining(records: Sequence[Mapping[str, str]], db: Database) -> list[dict[str, Any]]:
+def evaluate_posttraining(records: Sequence[Mapping[str, str]], context: Context) -> list[dict[str, Any]]:
     """The pred_ columns of each record; a record with a mistake has them empty and `pred_error`."""
     results: list[dict[str, Any]] = [{} for _ in records]
     pairs: list[tuple[int, Tuning, Job, Job]] = []
     for place, record in enumerate(records):
         try:
-            tuning = read_tuning(record, lambda text: choose_recipe(text, db.dirs))
+            tuning = read_tuning(record, lambda text: choose_recipe(text, context.db.dirs))
             if tuning.algorithm in SUPERVISED or tuning.algorithm in PREFERENCE:
-                pairs.append((place, tuning, *supervised_jobs(tuning, db)))
+                pairs.append((place, tuning, *supervised_jobs(tuning, context)))
             else:
-                results[place] = policy_row(tuning, db)
+                results[place] = policy_row(tuning, context)
         except UsageError as error:
             results[place] = {**dict.fromkeys(PREDICTIONS, ""), "pred_error": "; ".join(error.problems)}
     rows = predict([job for _, _, *jobs in pairs for job in jobs])
@@ -83,7 +83,7 @@ def supervised_row(
     }
 
 
-def policy_row(tuning: Tuning, db: Database, constants: Mapping[str, float] | None = None) -> dict[str, Any]:
+def policy_row(tuning: Tuning, context: Context, constants: Mapping[str, float] | None = None) -> dict[str, Any]:
     """The answer of a row that generates, scores and updates; `constants` replace the shipped ones."""
     import dataclasses
 
@@ -93,7 +93,7 @@ def policy_row(tuning: Tuning, db: Database, constants: Mapping[str, float] | No
     policy = policy_of(tuning)
     if constants is not None:
         policy = dataclasses.replace(policy, constants=constants)
-    ledger, training, _ = estimate_policy(policy, db)
+    ledger, training, _ = estimate_policy(policy, context)
     step = float(ledger["time/step"])
     tokens = policy.rollouts * (policy.prompt + policy.mean_response)
     return {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpucalc.core.errors import UsageError
 from gpucalc.database.hardware import Database, resolve_cluster
+from gpucalc.jobs.context import Context
 from gpucalc.validate.claims.statements import CIRCULAR, DEPENDS, FALSE, PARTLY, TRUE, Claim, Verdict
 
 SLOWEST_RING = 0.05  # of a link; less than any published untuned ring
@@ -25,7 +26,7 @@ def check_mfu(claim: Claim, db: Database) -> Verdict:
         if r.get("strict") == "True" and r.get("measured_step_time_s") and (r.get("method") or "full") == "full"
     ]
     measured = []
-    for row, found in zip(rows, evaluate_rows(rows, db), strict=True):
+    for row, found in zip(rows, evaluate_rows(rows, Context(db)), strict=True):
         if not found.get("pred_error"):
             ratio = float(found["pred_step_time_s"]) / float(row["measured_step_time_s"])
             measured.append(float(found["pred_mfu_pct"]) * ratio)
@@ -59,7 +60,9 @@ def check_zero(claim: Claim, db: Database) -> Verdict:
         "global_batch": n,
         "recompute": "none",
     }
-    ledger = estimate_training(stack([resolve({**base, "zero_stage": stage}, db) for stage in range(4)]), detail=True)
+    ledger = estimate_training(
+        stack([resolve({**base, "zero_stage": stage}, Context(db)) for stage in range(4)]), detail=True
+    )
     states = [sum(float(ledger[f"memory/{p}"][i]) for p in ("weights", "gradients", "optimizer")) for i in range(4)]
     total = [float(ledger["memory/total"][i]) for i in range(4)]
     lines = tuple(
@@ -99,7 +102,9 @@ def check_network_share(claim: Claim, db: Database) -> Verdict:
                 "global_batch": n * batch,
                 "zero_stage": 0,
             }
-            ledger = estimate_training(stack([resolve(cells, db, fabric=str(claim.fields["fabric"]))]), detail=True)
+            ledger = estimate_training(
+                stack([resolve(cells, Context(db, fabric=str(claim.fields["fabric"])))]), detail=True
+            )
             step, work = (float(ledger[p]) for p in ("time/step", "bounds/work"))
             shares.append(1 - work / step)
             lines.append(
