@@ -86,7 +86,7 @@ class Measurement:
 
 def layouts_per_second() -> float:
     """Layouts that the full model evaluates per second of one core, enumeration included, in blocks."""
-    from gpucalc.database.hardware import Database
+    from gpucalc.database.reader import Database
     from gpucalc.estimate.training import estimate_training
     from gpucalc.jobs import training as jobs
     from gpucalc.layouts.space import block_columns, blocks, cuts, make_space

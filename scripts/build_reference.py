@@ -85,7 +85,7 @@ def formulas() -> Pages:
 
 
 def _sources(cited: set[str]) -> list[str]:
-    from gpucalc.database.catalog import references
+    from gpucalc.database.references import references
 
     lines = [GENERATED, "", "# Sources of the formulas", ""]
     known = references()
@@ -175,7 +175,7 @@ LISTED_BY = {
 def _option_values() -> list[str]:
     """What options accept that takes one of a list: the same lists that shells complete."""
     from gpucalc.cli.completion import FILES, Names
-    from gpucalc.database.hardware import Database
+    from gpucalc.database.reader import Database
 
     lines = ["## Values of options", "", "| option | accepts |", "|---|---|"]
     for flag, values in Names(Database()).options.items():

@@ -54,7 +54,7 @@ JOBS = {
 
 def ranking() -> list[dict[str, str]]:
     """The rows of the snapshot as text, times and sizes to seven digits."""
-    from gpucalc.database.hardware import Database
+    from gpucalc.database.reader import Database
     from gpucalc.questions.plan import plan
 
     db = Database()

@@ -21,8 +21,8 @@ import numpy as np
 
 from gpucalc.calibrate.collectives import NVLS, PAIRWISE, RING, START, Collectives, LogRatios, held_out, row_clusters
 from gpucalc.core.ledger import Columns
-from gpucalc.database.hardware import Database
 from gpucalc.database.network import EXCHANGE_KERNELS, EXCHANGE_PHASES, FIELDS
+from gpucalc.database.reader import Database
 from gpucalc.estimate.collectives import BF16_TOKEN, FP8_TOKEN, exchange_ledger
 from gpucalc.formulas.topology import ranks_per_domain
 

@@ -32,7 +32,7 @@ from gpucalc.calibrate.kernels import (
     median,
     streaming_efficiency,
 )
-from gpucalc.database.hardware import Database
+from gpucalc.database.reader import Database
 
 PRECISION = {"bfloat16": "bf16", "fp8": "fp8", "nvfp4": "nvfp4"}
 # constant → (start, least, most); physical, as those of products.

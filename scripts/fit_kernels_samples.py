@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpucalc.calibrate.kernels import Sample, evaluate, is_held, number
-from gpucalc.database.hardware import Database
+from gpucalc.database.reader import Database
 from gpucalc.formulas.attention import attended_keys, decode_attention_time, flash_attention_time
 
 

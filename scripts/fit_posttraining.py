@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from gpucalc.core.rows import read_rows, text_record
-from gpucalc.database.hardware import Database
 from gpucalc.database.posttraining import policy_constants
+from gpucalc.database.reader import Database
 from gpucalc.database.recipes import choose_recipe
 from gpucalc.jobs.context import Context
 from gpucalc.jobs.training import evaluate_rows

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from gpucalc.core.ledger import Columns
-from gpucalc.database.hardware import Database
+from gpucalc.database.reader import Database
 from gpucalc.estimate.serving import estimate_serving
 from gpucalc.jobs.context import Context
 from gpucalc.jobs.serving import ServingJob, parse_serving, resolve_serving, stack_serving

@@ -31,9 +31,9 @@ from fit_training_bounds import BOUNDS, MEMORY, bounds, stated
 
 from gpucalc.core.ledger import Columns
 from gpucalc.core.rows import read_rows, text_record
-from gpucalc.database import catalog
+from gpucalc.database import files
 from gpucalc.database.bands import ASSUMED_KERNELS, FAMILIES, family_of
-from gpucalc.database.hardware import Database
+from gpucalc.database.reader import Database
 from gpucalc.estimate.training import estimate_training
 from gpucalc.jobs.columns import HGX_DOMAIN, software_columns
 from gpucalc.jobs.context import Context
@@ -514,7 +514,7 @@ def main() -> None:
     parser.add_argument("--keep", action="store_true", help="with --write: held_out.csv and bands.csv only")
     given = parser.parse_args()
     began, PULL = time.time(), given.pull
-    root = catalog.shipped()
+    root = files.shipped()
     records = [text_record(r) for block in read_rows(given.file).blocks for r in block]
     wanted = set(given.constants.split(",")) if given.constants else None
     with tempfile.TemporaryDirectory() as place:

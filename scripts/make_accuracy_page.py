@@ -19,9 +19,9 @@ from typing import Any
 
 from accuracy_prose import FITTED, INTRODUCTION, KNOWN_MISSES, PEERS, PEERS_NOTE, SETTINGS_TRIED, UNTRUSTED
 
-from gpucalc.database import catalog
+from gpucalc.database import files
 from gpucalc.database.bands import FAMILIES, bands
-from gpucalc.database.hardware import Database
+from gpucalc.database.reader import Database
 from gpucalc.jobs.context import Context
 from gpucalc.validate.kernels import SHIPPED_TABLES, kernel_report, kernel_targets
 from gpucalc.validate.metrics import listed_groups
@@ -105,7 +105,7 @@ def target_table(lines: Sequence[Line]) -> str:
 
 def constants_table() -> tuple[str, int]:
     """The fitted constants, from the record of the fit, and how many there are."""
-    path = catalog.shipped() / "calibration" / "training_fit.csv"
+    path = files.shipped() / "calibration" / "training_fit.csv"
     if not path.exists():
         return "", 0
     lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
@@ -168,7 +168,7 @@ def page(found: Mapping[str, Any]) -> str:
     )  # fmt: skip
     constants, count = constants_table()
     ranking = [line for line in found["ranking"] if " groups, " in line["group"]]
-    band = bands(catalog.database_dirs())
+    band = bands(files.database_dirs())
     fit_headings = ["predictions", "ran", "predicted to fit", "risky", "out of memory", "predicted so", "risky",
                     "balanced, %", "found, %"]  # fmt: skip
     fit_keys = ("group", "ran", "ran_and_fits", "ran_and_risky", "ended_oom", "ended_oom_and_oom",

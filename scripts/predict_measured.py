@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from gpucalc.core.rows import read_rows, text_record
-from gpucalc.database.hardware import Database
+from gpucalc.database.reader import Database
 from gpucalc.jobs.context import Context
 from gpucalc.validate.metrics import MINIMUM_ROWS, errors_of, grouped
 from gpucalc.validate.training import SHIPPED, Checked, check_rows, shipped_rows

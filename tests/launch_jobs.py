@@ -11,7 +11,7 @@ import yaml
 from hypothesis import strategies as st
 
 from gpucalc.core.errors import UsageError
-from gpucalc.database.hardware import Database
+from gpucalc.database.reader import Database
 from gpucalc.jobs.context import Context
 from gpucalc.launch import command_of, export, target_named
 from gpucalc.launch.job import Launch, Placed, make_launch

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gpucalc.core.errors import UsageError
 from gpucalc.core.ledger import Columns, Ledger
 from gpucalc.core.vocabulary import CP_KINDS, RECOMPUTES
-from gpucalc.database.hardware import Database
+from gpucalc.database.reader import Database
 from gpucalc.estimate.training import estimate_training
 from gpucalc.jobs.context import Context
 from gpucalc.jobs.training import Job, resolve, stack

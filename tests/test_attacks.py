@@ -120,8 +120,8 @@ def test_folder_of_an_overlay_that_leads_out_of_it(tmp_path: Path) -> None:
     ],
 )
 def test_profile_of_an_overlay(text: str, tmp_path: Path) -> None:
-    from gpucalc.database.hardware import Database
     from gpucalc.database.profiles import load_profile
+    from gpucalc.database.reader import Database
 
     folder = tmp_path / "profiles"
     folder.mkdir()

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucalc.core.errors import DataError
-from gpucalc.database import catalog
+from gpucalc.database import files
 from gpucalc.database.bands import ASSUMED_KERNELS, FAMILIES, band, bands, family_of, parse_bands, widened
-from gpucalc.database.hardware import Database
+from gpucalc.database.reader import Database
 from gpucalc.jobs.context import Context
 from gpucalc.jobs.training import resolve
 
@@ -44,7 +44,7 @@ def test_family(db: Database, family: str, cells: dict[str, object]) -> None:
 
 
 def test_every_family_has_a_band_around_one() -> None:
-    table = bands(catalog.database_dirs())
+    table = bands(files.database_dirs())
     assert set(table) == {*FAMILIES, ASSUMED_KERNELS}
     for low, high in table.values():
         assert 0.2 < low < 1 < high < 3
@@ -54,7 +54,7 @@ def test_assumed_kernels_widen_the_band(db: Database) -> None:
     """The V100 has no measured kernels, the H100 has."""
     measured, assumed = band(job(db, n_gpus=8)), band(job(db, n_gpus=8, gpu="v100-sxm2-32gb", precision="fp16"))
     assert measured[2] == assumed[2] == "dense"
-    assert measured[:2] == bands(catalog.database_dirs())["dense"]
+    assert measured[:2] == bands(files.database_dirs())["dense"]
     assert assumed[0] < measured[0]
     assert assumed[1] > measured[1]
 

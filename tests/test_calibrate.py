@@ -21,10 +21,11 @@ from gpucalc.calibrate.kernels import gemm_model, gemm_sample
 from gpucalc.calibrate.logs import Log, read_log
 from gpucalc.calibrate.overlay import write_overlay
 from gpucalc.core.errors import DataError, UsageError
-from gpucalc.database.catalog import shipped
+from gpucalc.database.cluster import resolve_cluster
 from gpucalc.database.efficiency import kernel_constants
-from gpucalc.database.hardware import Database, resolve_cluster
+from gpucalc.database.files import shipped
 from gpucalc.database.network import collective_constants
+from gpucalc.database.reader import Database
 from gpucalc.questions.collectives import comm, evaluate_collective
 
 DATA = Path(__file__).parent / "data" / "calibrate"

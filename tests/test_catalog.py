@@ -7,10 +7,14 @@ from pathlib import Path
 import pytest
 
 from gpucalc.core.errors import DataError, UsageError
-from gpucalc.database import catalog
-from gpucalc.database.hardware import Database, resolve_cluster
+from gpucalc.database import files
+from gpucalc.database.check import check
+from gpucalc.database.cluster import resolve_cluster
+from gpucalc.database.reader import Database
+from gpucalc.database.references import references
+from gpucalc.database.schema import schema_table
 
-H100 = catalog.shipped() / "accelerators" / "h100-sxm-80gb.toml"
+H100 = files.shipped() / "accelerators" / "h100-sxm-80gb.toml"
 
 
 @pytest.fixture
@@ -27,7 +31,7 @@ def put(overlay, text, name="mine.toml", folder="accelerators"):
 
 
 def test_the_shipped_database_has_no_problem():
-    assert catalog.check() == []
+    assert check() == []
 
 
 def test_overlay_wins_and_the_rest_stays(overlay):
@@ -35,7 +39,7 @@ def test_overlay_wins_and_the_rest_stays(overlay):
     db = Database([overlay])
     assert db.device("h100").memory_bandwidth == 4e12
     assert db.device("a100").memory_bandwidth == Database().device("a100").memory_bandwidth
-    assert catalog.check([overlay]) == []
+    assert check([overlay]) == []
 
 
 def test_later_overlay_wins(overlay, tmp_path_factory):
@@ -56,11 +60,11 @@ def test_environment_names_overlays(overlay, monkeypatch):
 
 
 def test_a_new_device_with_its_own_node_and_alias(overlay):
-    node = (catalog.shipped() / "nodes" / "dgx-h100.toml").read_text().replace("gpus_per_node = 8", "gpus_per_node = 4")
+    node = (files.shipped() / "nodes" / "dgx-h100.toml").read_text().replace("gpus_per_node = 8", "gpus_per_node = 4")
     put(overlay, node.replace("domain = 8", "domain = 4"), "quad.toml", "nodes")
     put(overlay, H100.read_text().replace('"dgx-h100"', '"quad"'))
     (overlay / "aliases.csv").write_text("spelling,key\nmy card,mine\n")
-    assert catalog.check([overlay]) == []
+    assert check([overlay]) == []
     cluster = resolve_cluster(Database([overlay]), "MY_CARD", 8)
     assert (cluster.node.key, cluster.domain, cluster.n_nodes) == ("quad", 4, 2)
     assert cluster.network_bandwidth_per_gpu == 100e9  # eight ports for four devices
@@ -96,12 +100,12 @@ def test_a_wrong_entry_is_a_sentence_with_file_and_key(overlay, before, after, m
     with pytest.raises(DataError, match=message) as caught:
         Database([overlay]).device("mine")
     assert f"{overlay.as_posix()}/accelerators/mine.toml: " in str(caught.value)
-    assert list(caught.value.problems) == catalog.check([overlay])
+    assert list(caught.value.problems) == check([overlay])
 
 
 def test_source_is_required_for_each_group(overlay):
     put(overlay, "\n".join(line for line in H100.read_text().splitlines() if not line.startswith("source")))
-    problems = catalog.check([overlay])
+    problems = check([overlay])
     assert [p.split(": ")[1] for p in problems] == [
         f"{group}.source" for group in ("peak", "memory", "compute", "power", "link", "host")
     ]
@@ -116,7 +120,7 @@ def test_check_lists_all_problems_of_all_files_at_once(overlay):
     (overlay / "acelerators").mkdir()
     put(overlay, "", "notes.txt")
     (overlay / "aliases.csv").write_text("spelling,key\nfoo,nothing\n")
-    text = "\n".join(catalog.check([overlay]))
+    text = "\n".join(check([overlay]))
     for expected in (
         "acelerators: unknown entry of a database folder; did you mean accelerators?",
         "accelerators/notes.txt: not a .toml file",
@@ -139,7 +143,7 @@ def test_check_lists_all_problems_of_all_files_at_once(overlay):
         ('name = "Gerät"'.encode("latin-1"), "not UTF-8 text"),
         (b"name = ", "not valid TOML"),
         (b"a = " + b"[" * 5000, "not valid TOML"),
-        (b"a" * (catalog.MAX_FILE_BYTES + 1), "larger than 1 MiB"),
+        (b"a" * (files.MAX_FILE_BYTES + 1), "larger than 1 MiB"),
         (b"peak = 7\n", "peak: must be a table"),
     ],
 )
@@ -147,7 +151,7 @@ def test_malformed_files(overlay, content, message):
     put(overlay, content)
     with pytest.raises(DataError, match=message):
         Database([overlay]).device("mine")
-    assert any(message in problem for problem in catalog.check([overlay]))
+    assert any(message in problem for problem in check([overlay]))
 
 
 def test_bom_and_crlf_are_accepted(overlay):
@@ -173,7 +177,7 @@ def test_links_out_of_the_folder_are_not_followed(overlay, tmp_path_factory):
     secret.write_text('password = "hunter2"')
     (overlay / "accelerators" / "mine.toml").symlink_to(secret)
     (overlay / "aliases.csv").symlink_to(secret)
-    problems = catalog.check([overlay])
+    problems = check([overlay])
     assert sum("leads out of its folder" in p for p in problems) == 2
     assert "hunter2" not in "\n".join(problems)
     with pytest.raises(DataError, match="leads out of its folder"):
@@ -197,7 +201,7 @@ def test_a_file_or_nothing_in_place_of_the_folder(tmp_path):
         Database([tmp_path / "nowhere"])
     (tmp_path / "file").write_text("x")
     with pytest.raises(DataError, match="is a file, not a folder"):
-        catalog.check([tmp_path / "file"])
+        check([tmp_path / "file"])
     with pytest.raises(DataError, match="not an empty text"):
         Database([""])
     with pytest.raises(DataError, match="hardware database"):
@@ -207,13 +211,13 @@ def test_a_file_or_nothing_in_place_of_the_folder(tmp_path):
 @pytest.mark.parametrize("content", ["name,key\na,b\n", "spelling,key\na\n", "spelling,key\na,b,c\n", ""])
 def test_malformed_aliases(overlay, content):
     (overlay / "aliases.csv").write_text(content)
-    assert len(catalog.check([overlay])) == 1
+    assert len(check([overlay])) == 1
     with pytest.raises(DataError, match=r"aliases\.csv"):
         Database([overlay]).device("no such card")
 
 
 def test_references_are_complete_and_overlay(overlay):
-    shipped = catalog.references()
+    shipped = references()
     needed = [
         "rajbhandari2020",
         "shoeybi2019",
@@ -231,32 +235,32 @@ def test_references_are_complete_and_overlay(overlay):
         assert reference.locator
         assert 1900 < reference.year < 2030
     (overlay / "references.toml").write_text('[mine]\nauthors = "A"\ntitle = "B"\nyear = 2024\nlocator = "C"\n')
-    assert str(catalog.references([overlay])["mine"]) == "A (2024). B. C"
+    assert str(references([overlay])["mine"]) == "A (2024). B. C"
     (overlay / "references.toml").write_text('[mine]\nauthors = "A"\ntitel = "B"\nyear = "2024"\nlocator = "C"\n')
     with pytest.raises(DataError, match=r"mine.title: missing; .*mine.titel: unknown key; .*mine.year: must be int"):
-        catalog.references([overlay])
+        references([overlay])
 
 
 def test_readme_table_is_the_schema():
-    readme = (catalog.shipped() / "README.md").read_text(encoding="utf-8")
-    assert readme.endswith(catalog.schema_table())
+    readme = (files.shipped() / "README.md").read_text(encoding="utf-8")
+    assert readme.endswith(schema_table())
 
 
 def test_a_whole_copy_is_a_valid_database(tmp_path):
     copy = tmp_path / "copy"
-    shutil.copytree(catalog.shipped(), copy)
-    assert catalog.check([copy]) == []
+    shutil.copytree(files.shipped(), copy)
+    assert check([copy]) == []
 
 
 def test_the_database_is_found_in_the_layout_of_a_wheel(tmp_path):
-    package = Path(catalog.__file__).parent.parent
+    package = Path(files.__file__).parent.parent
     installed = tmp_path / "site" / "gpucalc"
     installed.mkdir(parents=True)
     shutil.copy(package / "__init__.py", installed / "__init__.py")
     for name in ("core", "database"):
         shutil.copytree(package / name, installed / name)
-    shutil.copytree(catalog.shipped(), installed / "hardware_db")
-    code = "from gpucalc.database import catalog; print(catalog.shipped()); print(catalog.check())"
+    shutil.copytree(files.shipped(), installed / "hardware_db")
+    code = "from gpucalc.database import check, files; print(files.shipped()); print(check.check())"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.stdout.splitlines() == [str((installed / "hardware_db").resolve()), "[]"], done.stderr

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpucalc.core.errors import DataError, UsageError
-from gpucalc.database import catalog
-from gpucalc.database.hardware import Database
+from gpucalc.database import files
+from gpucalc.database.reader import Database
 from gpucalc.validate.claims.check import CHECKS, check, check_all, shipped_claims
 from gpucalc.validate.claims.statements import KINDS, from_pairs
 
@@ -57,7 +57,7 @@ def test_the_list_is_whole(verdicts) -> None:  # type: ignore[no-untyped-def]
 def test_a_verdict_follows_the_database(tmp_path: Path) -> None:
     folder = tmp_path / "accelerators"
     folder.mkdir()
-    text = (catalog.shipped() / "accelerators" / "h100-sxm-80gb.toml").read_text(encoding="utf-8")
+    text = (files.shipped() / "accelerators" / "h100-sxm-80gb.toml").read_text(encoding="utf-8")
     text = text.replace('fp64 = "33.5 TFLOP/s"', 'fp64 = "1.9 TFLOP/s"')
     (folder / "h100-sxm-80gb.toml").write_text(text, encoding="utf-8")
     [one] = check_all(Database((tmp_path,)), ["h100-fp64"])

@@ -192,8 +192,8 @@ def test_debug_shows_the_traceback() -> None:
 def test_an_internal_error_is_a_sentence_with_status_1() -> None:
     code = (
         "import sys; sys.argv = ['gpucalc', 'hw', 'list']\n"
-        "import gpucalc.database.hardware\n"
-        "gpucalc.database.hardware.Database = lambda dirs: 1 / 0\n"
+        "import gpucalc.database.reader\n"
+        "gpucalc.database.reader.Database = lambda dirs: 1 / 0\n"
         "from gpucalc.cli import main; main()\n"
     )
     done = subprocess.run([COMMAND[0], "-c", code], capture_output=True, text=True)

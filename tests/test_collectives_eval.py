@@ -9,8 +9,9 @@ import pytest
 
 from gpucalc.core.errors import DataError, UsageError
 from gpucalc.core.vocabulary import OPERATIONS, operation
-from gpucalc.database.hardware import Database, resolve_cluster
+from gpucalc.database.cluster import resolve_cluster
 from gpucalc.database.network import calibration, collective_constants, exchange_constants, summary
+from gpucalc.database.reader import Database
 from gpucalc.questions.collectives import comm, comm_ledger, evaluate_alltoall, evaluate_collective
 
 SAMPLE = Path(__file__).parent / "golden" / "collectives_sample.csv"

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from gpucalc.database.hardware import Database
+from gpucalc.database.reader import Database
 from gpucalc.jobs.context import Context
 from gpucalc.jobs.training import resolve
 from gpucalc.jobs.variations import Variation, outcomes

@@ -9,7 +9,7 @@ import pytest
 from gpucalc.core.errors import DataError, UsageError
 from gpucalc.core.formula import FORMULAS
 from gpucalc.database.efficiency import TABLES, calibration_rows, kernel_constants, kernel_provenance, parse_table
-from gpucalc.database.hardware import Database
+from gpucalc.database.reader import Database
 from gpucalc.questions.kernels import roofline_attention, roofline_gemm
 
 DB = Database()

@@ -10,7 +10,7 @@ from legal_jobs import database, legal_cells
 
 from gpucalc.core.errors import UsageError
 from gpucalc.core.formula import FORMULAS
-from gpucalc.database.catalog import references
+from gpucalc.database.references import references
 from gpucalc.jobs.context import Context
 from gpucalc.questions.explain import ROOTS, explain, explain_label
 

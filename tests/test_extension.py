@@ -90,7 +90,7 @@ def test_a_launcher_is_one_module() -> None:
 @pytest.mark.usefixtures("launcher")
 def test_a_launcher_stands_in_completion() -> None:
     from gpucalc.cli.completion import Names
-    from gpucalc.database.hardware import Database
+    from gpucalc.database.reader import Database
 
     options = Names(Database()).options
     assert "bare-torch" in options["--to"]

@@ -14,7 +14,7 @@ import pytest
 import gpucalc.formulas
 from gpucalc.core.formula import FORMULAS, FormulaInfo, formula, info_of
 from gpucalc.core.units import Bytes, Count
-from gpucalc.database.catalog import references
+from gpucalc.database.references import references
 
 for module in pkgutil.iter_modules(gpucalc.formulas.__path__):
     importlib.import_module(f"gpucalc.formulas.{module.name}")

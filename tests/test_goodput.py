@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gpucalc.core.errors import DataError, InfeasibleError, UsageError
 from gpucalc.core.ledger import Columns
 from gpucalc.database import defaults
-from gpucalc.database.hardware import Database
+from gpucalc.database.reader import Database
 from gpucalc.estimate.run import estimate_failures
 from gpucalc.formulas import goodput as g
 from gpucalc.formulas import scaling as laws

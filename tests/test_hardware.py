@@ -5,18 +5,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucalc.core.errors import UsageError
-from gpucalc.database.hardware import MATRIX_PEAK, Database, resolve_cluster
+from gpucalc.database.cluster import resolve_cluster
+from gpucalc.database.reader import Database
+from gpucalc.database.records import MATRIX_PEAK
 
 DB = Database()
 GBPS = 1e9 / 8
 
 
 def test_lookup_opens_one_file_only(monkeypatch):
-    from gpucalc.database import catalog
+    from gpucalc.database import files
 
     opened = []
-    original = catalog.read_toml
-    monkeypatch.setattr(catalog, "read_toml", lambda path, root: (opened.append(path.name), original(path, root))[1])
+    original = files.read_toml
+    monkeypatch.setattr(files, "read_toml", lambda path, root: (opened.append(path.name), original(path, root))[1])
     Database().device("h100-sxm-80gb")
     assert opened == ["h100-sxm-80gb.toml"]
     opened.clear()

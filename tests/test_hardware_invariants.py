@@ -4,8 +4,10 @@ import csv
 
 import pytest
 
-from gpucalc.database import catalog
-from gpucalc.database.hardware import MATRIX_PEAK, Database, Device
+from gpucalc.database import files
+from gpucalc.database.reader import Database
+from gpucalc.database.records import MATRIX_PEAK, Device
+from gpucalc.database.schema import CONFIDENCE
 
 DATABASE = Database()
 DEVICES = DATABASE.devices()
@@ -143,7 +145,7 @@ def test_every_group_states_source_and_confidence(device):
 def test_nodes_links_and_topologies_state_their_source():
     for entry in (*DATABASE.nodes(), *DATABASE.links(), *DATABASE.topologies()):
         assert len(entry.sources[""]) > 10, entry.key
-        assert entry.confidence[""] in catalog.CONFIDENCE
+        assert entry.confidence[""] in CONFIDENCE
 
 
 def test_nodes_are_consistent():
@@ -158,7 +160,7 @@ def test_nodes_are_consistent():
 
 
 def test_every_alias_resolves_to_an_existing_device():
-    with (catalog.shipped() / "aliases.csv").open(encoding="utf-8") as stream:
+    with (files.shipped() / "aliases.csv").open(encoding="utf-8") as stream:
         rows = list(csv.DictReader(stream))
     assert len(rows) >= 89
     for row in rows:

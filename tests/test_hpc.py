@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from gpucalc.core.errors import UsageError
 from gpucalc.core.ledger import Columns
-from gpucalc.database.hardware import Database, resolve_cluster
+from gpucalc.database.cluster import resolve_cluster
+from gpucalc.database.reader import Database
 from gpucalc.estimate.hpc import estimate_kernel, half_efficiency
 from gpucalc.formulas import hpc
 from gpucalc.questions import hpc as codes

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpucalc.database.hardware import Database
+from gpucalc.database.reader import Database
 from gpucalc.estimate.kernels import bound_of
 from gpucalc.questions.kernels import (
     evaluate_attention,

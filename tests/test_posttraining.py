@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpucalc.core.errors import UsageError
-from gpucalc.database.hardware import Database
+from gpucalc.database.reader import Database
 from gpucalc.estimate.training import estimate_training
 from gpucalc.formulas.adapters import quantised_weight_bytes
 from gpucalc.jobs.context import Context

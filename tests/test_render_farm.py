@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpucalc.core.errors import UsageError
-from gpucalc.database.hardware import Database
+from gpucalc.database.reader import Database
 from gpucalc.estimate.farm import Farm, Score, estimate_farm
 from gpucalc.formulas import render
 from gpucalc.questions import farm as farms

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from cli import JOB, gpucalc
 
-from gpucalc.database.hardware import Database
+from gpucalc.database.reader import Database
 from gpucalc.jobs.context import Context
 from gpucalc.output.figures.layouts import pareto_front
 from gpucalc.output.report import plan_report, report_html

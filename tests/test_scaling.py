@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucalc.core.errors import UsageError
-from gpucalc.database.hardware import Database
+from gpucalc.database.reader import Database
 from gpucalc.formulas import scaling as laws
 from gpucalc.jobs.context import Context
 from gpucalc.jobs.training import resolve

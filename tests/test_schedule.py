@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpucalc.core.errors import DataError, InfeasibleError, UsageError
-from gpucalc.database.hardware import Database
+from gpucalc.database.reader import Database
 from gpucalc.formulas import gang, placement_scale
 from gpucalc.jobs.context import Context
 from gpucalc.jobs.training import resolve

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpucalc.core.errors import UsageError
-from gpucalc.database.hardware import Database
+from gpucalc.database.reader import Database
 from gpucalc.estimate.serving import estimate_serving
 from gpucalc.formulas import experts, kv_cache, serving
 from gpucalc.jobs.context import Context

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpucalc.core.errors import UsageError
 from gpucalc.database import defaults
-from gpucalc.database.hardware import Database
+from gpucalc.database.reader import Database
 from gpucalc.formulas import storage as s
 from gpucalc.jobs.context import Context
 from gpucalc.questions.storage import Question, limiter_of, predict, storage

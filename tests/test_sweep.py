@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gpucalc.core.errors import DataError, UsageError
-from gpucalc.database.hardware import Database
+from gpucalc.database.reader import Database
 from gpucalc.jobs.context import Context
 from gpucalc.jobs.training import RISKY_FILL, evaluate_rows
 from gpucalc.questions.plan import TIE, plan, row_text

@@ -76,6 +76,6 @@ def test_formulas_take_arrays_and_each_row_stands_alone():
 
 
 def test_every_topology_of_the_database_has_a_bandwidth():
-    from gpucalc.database.hardware import SCALE_UP_TOPOLOGIES
+    from gpucalc.database.records import SCALE_UP_TOPOLOGIES
 
     assert set(t.SCALE_UP_BANDWIDTH) == set(SCALE_UP_TOPOLOGIES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpucalc.core.errors import InfeasibleError
-from gpucalc.database.hardware import Database
+from gpucalc.database.reader import Database
 from gpucalc.jobs.context import Context
 from gpucalc.jobs.training import resolve
 from gpucalc.jobs.variations import Variation, exposed_share, neighbours, outcomes, time_parts

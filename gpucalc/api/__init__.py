@@ -18,7 +18,7 @@ from gpucalc.api.question import Cluster, Databases, Model, places, plain, typed
 from gpucalc.api.results import Evaluation, Explanation, PlanResult, Prediction, Records, Table, Term, explained_job
 from gpucalc.core.columns import cell_text
 from gpucalc.core.errors import UsageError
-from gpucalc.database.hardware import Database
+from gpucalc.database.reader import Database
 from gpucalc.jobs import training as jobs
 from gpucalc.jobs.context import Context
 

@@ -10,8 +10,9 @@ from typing import Any
 
 from gpucalc.core.columns import INPUT, MEASURED, cell_text, parse_row
 from gpucalc.core.errors import UsageError, suggestion
-from gpucalc.database.hardware import Cluster as ResolvedCluster
-from gpucalc.database.hardware import Database, resolve_cluster
+from gpucalc.database.cluster import Cluster as ResolvedCluster
+from gpucalc.database.cluster import resolve_cluster
+from gpucalc.database.reader import Database
 from gpucalc.models.model import Model as ResolvedModel
 from gpucalc.models.model import load_model, model_from_shape
 

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from gpucalc.core.columns import COLUMNS, INPUT, TRAINING_PREDICTIONS, cell_text
 from gpucalc.core.errors import UsageError, suggestion
-from gpucalc.database.hardware import Database
+from gpucalc.database.reader import Database
 from gpucalc.jobs.context import Context
 
 R = TypeVar("R")

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from gpucalc.core.ledger import Columns
-from gpucalc.database.hardware import Cluster, Database, resolve_cluster
+from gpucalc.database.cluster import Cluster, resolve_cluster
+from gpucalc.database.reader import Database
 from gpucalc.estimate.collectives import collective_ledger, group_link_bandwidth
 from gpucalc.formulas.topology import ranks_per_domain
 from gpucalc.questions.collectives import fabric_share

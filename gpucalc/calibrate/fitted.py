@@ -14,7 +14,8 @@ from gpucalc.calibrate.logs import Log
 from gpucalc.core.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from gpucalc.database.hardware import Cluster, Database
+    from gpucalc.database.cluster import Cluster
+    from gpucalc.database.reader import Database
 
 FEW_ROWS = 12  # fewer rows than this in a fit are called few
 FEW_HELD_OUT = 4  # fewer than this held out say little
@@ -130,7 +131,7 @@ def _other_devices(db: Database, logs: Sequence[Log], key: str) -> list[str]:
 
 def cluster_of(db: Database, place: Place, ranks: int, hosts: int | None, where: str) -> Cluster:
     """The cluster that a table was measured on: the log's hosts, else what the user stated, else usual nodes."""
-    from gpucalc.database.hardware import resolve_cluster
+    from gpucalc.database.cluster import resolve_cluster
 
     if hosts and place.nodes and hosts != place.nodes:
         raise DataError(f"{where}: the log lists {hosts} hosts and --nodes is {place.nodes}; leave --nodes out")

@@ -15,7 +15,7 @@ import numpy as np
 
 from gpucalc.core.formula import info_of
 from gpucalc.database.efficiency import ELEMENT_BYTES, OUTPUT_BYTES
-from gpucalc.database.hardware import Database
+from gpucalc.database.reader import Database
 from gpucalc.formulas.roofline import cast_time, gemm_time, gemm_traffic
 
 LARGE = 1024  # m, n, k from here on count as a large product

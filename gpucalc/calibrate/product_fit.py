@@ -22,7 +22,8 @@ from gpucalc.calibrate.kernels import (
 from gpucalc.calibrate.logs import Log
 from gpucalc.core.errors import DataError, UsageError
 from gpucalc.database.efficiency import TABLE_PRECISION, kernel_constants, kernel_provenance
-from gpucalc.database.hardware import Database, Device
+from gpucalc.database.reader import Database
+from gpucalc.database.records import Device
 from gpucalc.formulas.roofline import gemm_flops, gemm_traffic
 
 LEAST_ROWS = 5

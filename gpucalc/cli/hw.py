@@ -130,7 +130,7 @@ def show(
 
 def _find(db: Any, name: str) -> Any:
     """The record of a name; keys come before aliases, since "dgx-h100" is a node and an alias of its GPU."""
-    from gpucalc.database.catalog import list_files
+    from gpucalc.database.files import list_files
 
     keys = {folder: list(list_files(db.dirs, folder)) for folder in KINDS}
     for folder, lookup in (("nodes", db.node), ("links", db.link), ("topologies", db.topology)):
@@ -175,8 +175,8 @@ def _facts(record: Any, form: str) -> dict[str, Any]:
 
 def _in_force(db: Any, device: Any, form: str) -> dict[str, Any]:
     """The constants that predictions take for a device, by table, with what they rest on."""
+    from gpucalc.database.cluster import resolve_cluster
     from gpucalc.database.efficiency import TABLE_PRECISION, TABLES, calibration_rows
-    from gpucalc.database.hardware import resolve_cluster
     from gpucalc.database.network import calibration
 
     overlays = db.dirs[1:]
@@ -218,7 +218,7 @@ def check(
     db: opt.Databases = None,
 ) -> int:
     """Check the database and overlays; list all problems at once as file: key: problem."""
-    from gpucalc.database.catalog import check as problems_of
+    from gpucalc.database.check import check as problems_of
 
     problems = problems_of(tuple(dirs or ()) + tuple(db or ()))
     for problem in problems:
@@ -233,7 +233,7 @@ def check(
 @app.command("schema")
 def schema() -> None:
     """Print the fields that a file of the database may hold."""
-    from gpucalc.database.catalog import schema_table
+    from gpucalc.database.schema import schema_table
 
     print(schema_table().rstrip("\n"))
 

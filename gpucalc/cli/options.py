@@ -217,7 +217,7 @@ def require(cells: Mapping[str, Any], *names: str) -> None:
 
 def open_database(dirs: Iterable[str] | None) -> Any:
     """The hardware database with its overlays."""
-    from gpucalc.database.hardware import Database
+    from gpucalc.database.reader import Database
 
     return Database(tuple(dirs or ()))
 
@@ -239,7 +239,7 @@ def resolved_cluster(
     fabric: str | None,
 ) -> Any:
     """The cluster that the options of `comm` mean."""
-    from gpucalc.database.hardware import resolve_cluster
+    from gpucalc.database.cluster import resolve_cluster
 
     options = {
         "gpu": gpu,

@@ -143,7 +143,7 @@ def _place(
     form: str,
     columns: str | None,
 ) -> int:
-    from gpucalc.database.hardware import resolve_cluster
+    from gpucalc.database.cluster import resolve_cluster
     from gpucalc.questions import schedule as scheduler
 
     db = context.db

@@ -83,7 +83,7 @@ def _output(text: str) -> Path:
 def _run(
     spec: Any, total: int, path: Path | None, jobs: int | None, scheduler: str | None, dirs: tuple[str, ...]
 ) -> int:
-    from gpucalc.database.hardware import Database
+    from gpucalc.database.reader import Database
     from gpucalc.output.delimited import csv_line
     from gpucalc.sweep.drive import Tally, data_fingerprint, doubts, local_runner, sweep, usable_cores
     from gpucalc.sweep.rows import columns_of

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpucalc.core.errors import DataError
-from gpucalc.database import catalog
+from gpucalc.database import files
 from gpucalc.database.efficiency import kernel_provenance
 
 if TYPE_CHECKING:
-    from gpucalc.database.hardware import Cluster, Device
+    from gpucalc.database.cluster import Cluster
+    from gpucalc.database.records import Device
     from gpucalc.jobs.training import Job
 
 LOW_PRECISION = ("fp8", "mxfp8", "nvfp4", "mxfp4")
@@ -109,7 +110,7 @@ def bands(roots: tuple[Path, ...]) -> dict[str, tuple[float, float]]:
     for root in roots:
         path = root / "calibration" / "bands.csv"
         if path.exists():
-            found |= parse_bands(catalog.read_text(path, root), path.name)
+            found |= parse_bands(files.read_text(path, root), path.name)
     missing = [name for name in (*FAMILIES, ASSUMED_KERNELS) if name not in found]
     if missing:
         raise DataError(f"calibration/bands.csv: no row for {', '.join(missing)}")

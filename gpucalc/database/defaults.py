@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gpucalc.core.errors import DataError, unknown
-from gpucalc.database import catalog
+from gpucalc.database import files
 
 FOLDER = "defaults"
 ORIGINS = ("measured", "published", "counted", "assumed")
@@ -64,7 +64,7 @@ class Workload:
 
 @functools.lru_cache(maxsize=32)
 def _tables(roots: tuple[Path, ...], name: str) -> tuple[dict[str, Any], ...]:
-    found = [catalog.read_toml(path, root) for root in roots if (path := root / FOLDER / f"{name}.toml").exists()]
+    found = [files.read_toml(path, root) for root in roots if (path := root / FOLDER / f"{name}.toml").exists()]
     if not found:
         raise DataError(f"{FOLDER}/{name}.toml: the shipped defaults are missing")
     return tuple(found)
@@ -96,8 +96,8 @@ def grid(roots: tuple[Path, ...], name: str) -> tuple[float, str]:
     for table in _tables(roots, "grid"):
         said = f"{table.get('source', '')}, {table.get('year', '')}"
         countries |= {key: (float(value), said) for key, value in table["grams_per_kwh"].items()}
-    wanted = catalog.fold(name)
-    spellings = {catalog.fold(key): key for key in countries} | {
+    wanted = files.fold(name)
+    spellings = {files.fold(key): key for key in countries} | {
         "us": "usa",
         "unitedstates": "usa",
         "uk": "united-kingdom",
@@ -174,8 +174,8 @@ def measured_share(roots: tuple[Path, ...]) -> tuple[float, float]:
 def workload(roots: tuple[Path, ...], name: str) -> Workload:
     """The samples of a name; UsageError with the nearest ones."""
     known = workloads(roots)
-    spellings = {catalog.fold(key): key for key in known}
-    key = spellings.get(catalog.fold(name))
+    spellings = {files.fold(key): key for key in known}
+    key = spellings.get(files.fold(name))
     if key is None:
         raise unknown("workload", name, known)
     return known[key]

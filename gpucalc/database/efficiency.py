@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpucalc.core.errors import DataError, UsageError, unknown
-from gpucalc.database import catalog
+from gpucalc.database import files
 
 if TYPE_CHECKING:
-    from gpucalc.database.hardware import Device
+    from gpucalc.database.records import Device
 
 TABLES = ("gemm", "attention", "memory")
 PROVENANCE = ("measured", "published", "assumed")
@@ -123,8 +123,8 @@ def _tables(roots: tuple[Path, ...]) -> dict[str, dict[tuple[str, str], Calibrat
             path = root / "calibration" / f"{table}.csv"
             if not os.path.lexists(path):
                 continue
-            label = f"calibration/{table}.csv" if root == catalog.shipped() else str(path)
-            for row in parse_table(table, catalog.read_text(path, root), label):
+            label = f"calibration/{table}.csv" if root == files.shipped() else str(path)
+            for row in parse_table(table, files.read_text(path, root), label):
                 below = found[table].get((row.key, row.precision))
                 constants = {**(below.constants if below else {}), **row.constants}
                 found[table][row.key, row.precision] = CalibrationRow(
@@ -143,7 +143,7 @@ def calibration_rows(
     device: Device, precision: str, table: str, dirs: Iterable[str | os.PathLike[str]] = ()
 ) -> list[CalibrationRow]:
     """The rows of `table` that apply to a device and precision, the most specific first."""
-    return _applicable(device, precision, table, catalog.database_dirs(dirs))
+    return _applicable(device, precision, table, files.database_dirs(dirs))
 
 
 def _applicable(device: Device, precision: str, table: str, roots: tuple[Path, ...]) -> list[CalibrationRow]:
@@ -160,7 +160,7 @@ def kernel_constants(device: Device, precision: str, dirs: Iterable[str | os.Pat
     Also the device facts they read beside the peak and the memory bandwidth: `compute_units` and
     `l2_bytes` (neutral values where the datasheet states none), `element_bytes` and `output_bytes`.
     """
-    return dict(_kernel_constants(device.key, device, precision, catalog.database_dirs(dirs)))
+    return dict(_kernel_constants(device.key, device, precision, files.database_dirs(dirs)))
 
 
 _CONSTANTS: dict[tuple[object, ...], dict[str, float]] = {}

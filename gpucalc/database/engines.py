@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpucalc.core.errors import DataError, unknown
-from gpucalc.database import catalog
+from gpucalc.database import files
 from gpucalc.database.profiles import Constant
 
 FOLDER = "engines"
@@ -40,17 +40,17 @@ class Engine:
 
 def engine_names(dirs: tuple[Path, ...]) -> list[str]:
     """Names that `--engine` and the framework cell take."""
-    return list(catalog.list_files(dirs, FOLDER))
+    return list(files.list_files(dirs, FOLDER))
 
 
 @functools.lru_cache(maxsize=64)
 def load_engine(name: str, dirs: tuple[Path, ...]) -> Engine:
     """The engine of that file name; UsageError for an unknown one, DataError for a malformed file."""
-    files = catalog.list_files(dirs, FOLDER)
-    if name not in files:
-        raise unknown("engine", name, tuple(files))
-    path, root = files[name]
-    raw = catalog.read_toml(path, root)
+    found = files.list_files(dirs, FOLDER)
+    if name not in found:
+        raise unknown("engine", name, tuple(found))
+    path, root = found[name]
+    raw = files.read_toml(path, root)
     base = load_engine(str(raw["extends"]), dirs) if "extends" in raw else None
     constants = dict(base.constants) if base else {}
     for key, cell in raw.get("constants", {}).items():

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpucalc.core.errors import DataError
-from gpucalc.database import catalog
+from gpucalc.database import files
 
 if TYPE_CHECKING:
     import os
 
-    from gpucalc.database.hardware import Cluster
+    from gpucalc.database.cluster import Cluster
 
 COLLECTIVES = "collectives.csv"
 ALLTOALL = "alltoall.csv"
@@ -117,7 +117,7 @@ def _table(roots: tuple[Path, ...], name: str) -> dict[tuple[str, str], Calibrat
         path = root / "calibration" / name
         if not path.is_file():
             continue
-        lines = [line for line in catalog.read_text(path, root).splitlines() if not line.startswith("#")]
+        lines = [line for line in files.read_text(path, root).splitlines() if not line.startswith("#")]
         for number, record in enumerate(csv.DictReader(io.StringIO("\n".join(lines))), start=2):
             row = _row(record, f"calibration/{name}, row {number}")
             table[row.scope, row.constant] = row
@@ -155,7 +155,7 @@ def calibration(
 
     `overlapped`: as collectives behave beside the compute of a training step instead of alone.
     """
-    return _calibration(cluster, catalog.database_dirs(dirs), ("training",) if overlapped else ())
+    return _calibration(cluster, files.database_dirs(dirs), ("training",) if overlapped else ())
 
 
 def _calibration(cluster: Cluster, roots: tuple[Path, ...], first: tuple[str, ...] = ()) -> dict[str, Calibrated]:
@@ -175,7 +175,7 @@ def overlay_shares(cluster: Cluster, dirs: Iterable[str | os.PathLike[str]] = ()
     A training step takes from the software profile what collectives keep beside compute. Links and a network
     that carry less than usual when alone carry less then, too: the profile's figures are multiplied by this.
     """
-    roots, shares = catalog.database_dirs(dirs), ("link_efficiency", "network_efficiency")
+    roots, shares = files.database_dirs(dirs), ("link_efficiency", "network_efficiency")
     if len(roots) == 1:
         return dict.fromkeys(shares, 1.0)
     own, shipped = _calibration(cluster, roots), _calibration(cluster, roots[:1])
@@ -204,7 +204,7 @@ def exchange_constants(
     cluster: Cluster, kernel: str, phase: str, dirs: Iterable[str | os.PathLike[str]] = ()
 ) -> dict[str, Calibrated]:
     """Constants of an expert exchange kernel in one phase (dispatch, combine) on a cluster."""
-    table = _table(catalog.database_dirs(dirs), ALLTOALL)
+    table = _table(files.database_dirs(dirs), ALLTOALL)
     places = (cluster.device.key, cluster.link_key, family(cluster.link_key), "any")
     return {name: _find(table, [f"{p}/{kernel}/{phase}" for p in places], name) for name in EXCHANGE_CONSTANTS}
 

@@ -8,7 +8,7 @@ import io
 from pathlib import Path
 
 from gpucalc.core.errors import DataError
-from gpucalc.database import catalog
+from gpucalc.database import files
 
 TABLE = "posttraining"
 
@@ -21,7 +21,7 @@ def policy_constants(dirs: tuple[Path, ...], prior: bool = False) -> dict[str, f
         path = folder / "calibration" / f"{TABLE}.csv"
         if not path.exists():
             continue
-        lines = [line for line in catalog.read_text(path, folder).splitlines() if not line.startswith("#")]
+        lines = [line for line in files.read_text(path, folder).splitlines() if not line.startswith("#")]
         for record in csv.DictReader(io.StringIO("\n".join(lines))):
             try:
                 found[record["constant"]] = float(record["prior" if prior else "value"])

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gpucalc.core.errors import DataError, unknown
-from gpucalc.database import catalog
+from gpucalc.database import files
 
 DEFAULT_FRAMEWORK = "megatron-core"
 FOLDER = "profiles"
@@ -73,12 +73,12 @@ def load_profile(name: str, dirs: tuple[Path, ...]) -> Profile:
 
     Raises UsageError for an unknown name and DataError for a malformed file.
     """
-    files = catalog.list_files(dirs, FOLDER)
-    if name not in files:
+    found = files.list_files(dirs, FOLDER)
+    if name not in found:
         raise unknown("profile", name, profile_names(dirs))
-    path, root = files[name]
+    path, root = found[name]
     raw = _tables(path, root)
-    _refuse_circle(name, files)
+    _refuse_circle(name, found)
     base = load_profile(str(raw["extends"]), dirs) if "extends" in raw else None
     constants = dict(base.constants) if base else {}
     constants |= {n: _constant(path.name, n, c) for n, c in raw.get("constants", {}).items()}
@@ -91,7 +91,7 @@ def load_profile(name: str, dirs: tuple[Path, ...]) -> Profile:
 @functools.lru_cache(maxsize=256)  # every profile's chain ends in the same files
 def _tables(path: Path, root: Path) -> dict[str, Any]:
     """A profile's file, not to be changed; DataError where an entry is not of the kind that every profile has there."""
-    raw = catalog.read_toml(path, root)
+    raw = files.read_toml(path, root)
     kinds: dict[str, tuple[type, str]] = {
         **dict.fromkeys(("constants", "defaults"), (dict, "a table")),
         **dict.fromkeys(("extends", "title", "since", "until"), (str, "text")),
@@ -118,7 +118,7 @@ def _refuse_circle(name: str, files: dict[str, tuple[Path, Path]]) -> None:
 
 def profile_names(dirs: Sequence[Path]) -> list[str]:
     """Names that `--profile` takes."""
-    return [name for name in catalog.list_files(dirs, FOLDER) if name != "common"]
+    return [name for name in files.list_files(dirs, FOLDER) if name != "common"]
 
 
 @functools.lru_cache(maxsize=1024)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gpucalc.core.errors import DataError
-from gpucalc.database import catalog
+from gpucalc.database import files
 
 FOLDER = "recipes"
 DEFAULT = "trainer"
@@ -50,8 +50,8 @@ class Recipe:
 @functools.lru_cache(maxsize=32)
 def load_recipe(name: str, dirs: tuple[Path, ...]) -> Recipe:
     """The recipe of that name, from an overlay or the shipped database. DataError for a malformed file."""
-    path, root = catalog.list_files(dirs, FOLDER)[name]
-    raw = catalog.read_toml(path, root)
+    path, root = files.list_files(dirs, FOLDER)[name]
+    raw = files.read_toml(path, root)
     try:
         return Recipe(
             name,
@@ -76,7 +76,7 @@ def load_recipe(name: str, dirs: tuple[Path, ...]) -> Recipe:
 
 def recipe_names(dirs: tuple[Path, ...]) -> list[str]:
     """Names of all recipes."""
-    return sorted(catalog.list_files(dirs, FOLDER))
+    return sorted(files.list_files(dirs, FOLDER))
 
 
 def choose_recipe(text: str, dirs: tuple[Path, ...]) -> Recipe:

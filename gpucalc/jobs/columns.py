@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpucalc.core.vocabulary import WIRINGS
+from gpucalc.database.cluster import Cluster
 from gpucalc.database.efficiency import kernel_constants
-from gpucalc.database.hardware import Cluster, Database, Device
 from gpucalc.database.network import collective_constants
 from gpucalc.database.profiles import Profile
+from gpucalc.database.reader import Database
+from gpucalc.database.records import Device
 from gpucalc.jobs.tuning import (
     LOW_PRECISION,
     adapter_state_bytes,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gpucalc.database.hardware import Database
+    from gpucalc.database.reader import Database
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from gpucalc.core.errors import UsageError, nearest, unknown
 
 if TYPE_CHECKING:
-    from gpucalc.database.hardware import Device
+    from gpucalc.database.records import Device
 
 
 @dataclass(frozen=True)

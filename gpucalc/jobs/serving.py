@@ -21,7 +21,9 @@ from gpucalc.jobs.serving_schema import CLUSTER_CELLS, MODEL_CELLS, RECORDS
 
 if TYPE_CHECKING:
     from gpucalc.core.ledger import Ledger
-    from gpucalc.database.hardware import Cluster, Database, Device
+    from gpucalc.database.cluster import Cluster
+    from gpucalc.database.reader import Database
+    from gpucalc.database.records import Device
     from gpucalc.jobs.context import Context
     from gpucalc.models.model import Model
 

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from gpucalc.core.columns import TRAINING_PREDICTIONS, parse_row
 from gpucalc.core.errors import UsageError
-from gpucalc.database.hardware import Cluster, Database, resolve_cluster
+from gpucalc.database.cluster import Cluster, resolve_cluster
 from gpucalc.database.network import overlay_shares
 from gpucalc.database.profiles import Profile, choose_profile, load_profile
+from gpucalc.database.reader import Database
 from gpucalc.jobs.columns import (
     HGX_DOMAIN,
     cluster_columns,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpucalc.core.errors import DataError, UsageError
-from gpucalc.database.hardware import Device
+from gpucalc.database.records import Device
 from gpucalc.jobs.context import Context
 from gpucalc.jobs.training import predict, resolve
 from gpucalc.models.model import Model, resolve_preset

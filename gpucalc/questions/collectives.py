@@ -11,7 +11,7 @@ from gpucalc.core.columns import COLUMNS, parse_cell
 from gpucalc.core.errors import UsageError, unknown
 from gpucalc.core.ledger import Columns, Ledger
 from gpucalc.core.vocabulary import operation
-from gpucalc.database.hardware import resolve_cluster
+from gpucalc.database.cluster import resolve_cluster
 from gpucalc.database.network import EXCHANGE_KERNELS, EXCHANGE_PHASES, collective_constants, exchange_constants
 from gpucalc.estimate.collectives import (
     BF16_TOKEN,
@@ -28,7 +28,8 @@ from gpucalc.formulas import topology
 if TYPE_CHECKING:
     import os
 
-    from gpucalc.database.hardware import Cluster, Database
+    from gpucalc.database.cluster import Cluster
+    from gpucalc.database.reader import Database
 
 LARGEST = 10**15  # bytes, tokens: beyond this a size is a mistake
 

@@ -9,8 +9,9 @@ from typing import Any
 from gpucalc.core.errors import UsageError
 from gpucalc.core.ledger import Ledger
 from gpucalc.core.trace import plain, records
-from gpucalc.database.catalog import references
-from gpucalc.database.hardware import MATRIX_PEAK, Database
+from gpucalc.database.reader import Database
+from gpucalc.database.records import MATRIX_PEAK
+from gpucalc.database.references import references
 from gpucalc.estimate.training import estimate_training
 from gpucalc.jobs import training as jobs
 from gpucalc.jobs.context import Context

@@ -8,8 +8,8 @@ from typing import Any
 
 from gpucalc.core.errors import UsageError
 from gpucalc.core.ledger import Ledger
-from gpucalc.database import catalog
-from gpucalc.database.hardware import Device
+from gpucalc.database import files
+from gpucalc.database.records import Device
 from gpucalc.estimate.farm import Farm, Score
 from gpucalc.formulas import render
 
@@ -23,10 +23,10 @@ _COMPUTE_PARTS = ("a100", "a800", "b100", "b200", "b300", "gb200", "gb300", "h10
 def score_table(dirs: Sequence[Path] = ()) -> dict[str, Any]:
     """The scores of the shipped file, then of a `defaults` folder of each user's database."""
     merged: dict[str, Any] = {}
-    for root in (catalog.shipped(), *dirs):
+    for root in (files.shipped(), *dirs):
         path = Path(root) / "defaults" / FILE
         if path.exists():
-            for name, table in catalog.read_toml(path, Path(root)).items():
+            for name, table in files.read_toml(path, Path(root)).items():
                 if isinstance(table, dict):
                     merged.setdefault(name, {}).update(table)
     return merged

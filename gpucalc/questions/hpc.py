@@ -13,8 +13,9 @@ import numpy as np
 from gpucalc.core.errors import DataError, UsageError, unknown
 from gpucalc.core.ledger import Columns, Ledger
 from gpucalc.core.units import parse_quantity
-from gpucalc.database import catalog
-from gpucalc.database.hardware import Cluster, Device
+from gpucalc.database import files
+from gpucalc.database.cluster import Cluster
+from gpucalc.database.records import Device
 from gpucalc.estimate.hpc import bound_of, estimate_fitted, estimate_hpcg, estimate_hpl, estimate_kernel
 from gpucalc.formulas import hpc
 
@@ -28,10 +29,10 @@ MOST_GPUS = 10**6
 def constants(dirs: Sequence[Path] = ()) -> dict[str, Any]:
     """The kernels and shares of the shipped file, then of a `defaults` folder of each user's database."""
     merged: dict[str, Any] = {}
-    for root in (catalog.shipped(), *dirs):
+    for root in (files.shipped(), *dirs):
         path = Path(root) / "defaults" / FILE
         if path.exists():
-            for name, table in catalog.read_toml(path, Path(root)).items():
+            for name, table in files.read_toml(path, Path(root)).items():
                 known = merged.setdefault(name, {})
                 known.update(table)
     return merged
@@ -295,9 +296,9 @@ def shipped_rows() -> list[dict[str, str]]:
     import csv
     import io
 
-    path = catalog.shipped() / "measurements" / "cluster" / "hpc.csv"
+    path = files.shipped() / "measurements" / "cluster" / "hpc.csv"
     try:
-        text = catalog.read_text(path, catalog.shipped())
+        text = files.read_text(path, files.shipped())
     except OSError as error:
         raise DataError(f"{path.name} cannot be read: {error}") from None
     lines = [line for line in text.splitlines() if not line.startswith("#")]

@@ -14,7 +14,8 @@ from gpucalc.database.efficiency import ELEMENT_BYTES, TABLE_PRECISION, kernel_c
 from gpucalc.estimate.kernels import PHASES, Kind, add_decode, add_gemm, add_kernel, add_prefill, bounds, one
 
 if TYPE_CHECKING:
-    from gpucalc.database.hardware import Database, Device
+    from gpucalc.database.reader import Database
+    from gpucalc.database.records import Device
 
 Dirs = Iterable[str | os.PathLike[str]]
 Record = dict[str, str]

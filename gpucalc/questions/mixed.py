@@ -18,7 +18,7 @@ import numpy as np
 
 from gpucalc.core.errors import UsageError
 from gpucalc.core.ledger import Columns, Ledger
-from gpucalc.database.hardware import Database
+from gpucalc.database.reader import Database
 from gpucalc.estimate.training import estimate_training
 from gpucalc.formulas import mixed as f
 from gpucalc.jobs import training as jobs

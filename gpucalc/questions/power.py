@@ -12,8 +12,9 @@ import numpy as np
 from gpucalc.core.errors import UsageError
 from gpucalc.core.ledger import Columns, Ledger
 from gpucalc.database import defaults as db_defaults
+from gpucalc.database.cluster import Cluster, resolve_cluster
 from gpucalc.database.defaults import HOUR, KWH, Default
-from gpucalc.database.hardware import Cluster, Database, resolve_cluster
+from gpucalc.database.reader import Database
 from gpucalc.estimate.power import estimate_power
 from gpucalc.estimate.training import estimate_training
 from gpucalc.jobs import training as jobs

@@ -12,7 +12,7 @@ from gpucalc.core.errors import InfeasibleError, UsageError
 from gpucalc.core.ledger import Columns, Ledger
 from gpucalc.database import defaults as db_defaults
 from gpucalc.database.defaults import HOUR, KWH
-from gpucalc.database.hardware import Database
+from gpucalc.database.reader import Database
 from gpucalc.estimate.run import estimate_run
 from gpucalc.estimate.training import estimate_training
 from gpucalc.formulas import scaling as laws

@@ -9,7 +9,7 @@ import numpy as np
 
 from gpucalc.database import defaults as db_defaults
 from gpucalc.database.defaults import Default
-from gpucalc.database.hardware import Database
+from gpucalc.database.reader import Database
 
 DAY = 86400.0
 NODE = 8.0  # GPUs of the node that published failure rates are counted per

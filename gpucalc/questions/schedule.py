@@ -16,7 +16,7 @@ import numpy as np
 
 from gpucalc.core.errors import DataError, InfeasibleError, UsageError
 from gpucalc.core.ledger import Columns, Ledger
-from gpucalc.database.hardware import Topology
+from gpucalc.database.records import Topology
 from gpucalc.estimate.training import estimate_training
 from gpucalc.formulas import gang, placement_scale, topology
 from gpucalc.jobs import training as jobs

@@ -11,8 +11,10 @@ import numpy as np
 from gpucalc.core.errors import UsageError
 from gpucalc.core.ledger import Columns, Ledger
 from gpucalc.database import defaults as db_defaults
+from gpucalc.database.cluster import Cluster, resolve_cluster
 from gpucalc.database.defaults import Workload
-from gpucalc.database.hardware import Cluster, Database, Device, resolve_cluster
+from gpucalc.database.reader import Database
+from gpucalc.database.records import Device
 from gpucalc.estimate.storage import estimate_storage, limiter_of
 from gpucalc.estimate.training import estimate_training
 from gpucalc.jobs import training as jobs

@@ -14,7 +14,7 @@ from typing import Any
 
 from gpucalc import __version__
 from gpucalc.core.errors import UsageError
-from gpucalc.database.hardware import Database
+from gpucalc.database.reader import Database
 from gpucalc.sweep.drive import Feed, Runner, Tally, Told, data_fingerprint
 from gpucalc.sweep.rows import Outcome, cell_lines, failed_cell
 from gpucalc.sweep.spec import Spec, single

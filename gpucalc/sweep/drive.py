@@ -18,8 +18,8 @@ from typing import Any
 
 from gpucalc import __version__
 from gpucalc.core.errors import DataError, UsageError
-from gpucalc.database import catalog
-from gpucalc.database.hardware import Database
+from gpucalc.database import files
+from gpucalc.database.reader import Database
 from gpucalc.models.model import load_model
 from gpucalc.sweep.rows import Outcome, cell_lines, failed_cell
 from gpucalc.sweep.spec import SHAPE, Spec
@@ -91,7 +91,7 @@ def sweep(total: int, store: Store, runner: Runner, tally: Tally, progress: Told
 def data_fingerprint(models: tuple[str, ...], dirs: tuple[str, ...]) -> str:
     """A short hash of all that decides numbers beside the spec: version, hardware database, model files."""
     known = hashlib.sha256(__version__.encode())
-    for root in catalog.database_dirs(dirs):
+    for root in files.database_dirs(dirs):
         for path in sorted(p for p in root.rglob("*") if p.suffix in {".toml", ".csv"}):
             known.update(path.relative_to(root).as_posix().encode())
             if path.is_file() and path.resolve().is_relative_to(root.resolve()):  # nothing else is read from it

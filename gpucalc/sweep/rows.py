@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from gpucalc.core.ledger import Ledger
-    from gpucalc.database.hardware import Database
+    from gpucalc.database.reader import Database
     from gpucalc.questions.plan import Asked
 
 FITS, NOTHING, ILLEGAL, FAULT = "fits", "nothing fits", "illegal", "internal error"

@@ -13,7 +13,7 @@ import numpy as np
 from gpucalc.core.errors import DataError, UsageError
 from gpucalc.core.ledger import Columns
 from gpucalc.database import defaults as db_defaults
-from gpucalc.database.hardware import Database
+from gpucalc.database.reader import Database
 from gpucalc.jobs.context import Context
 from gpucalc.validate.metrics import errors_of
 from gpucalc.validate.report import Line, percent

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpucalc.core.errors import UsageError
-from gpucalc.database import catalog
+from gpucalc.database import files
 from gpucalc.database.efficiency import parse_table
-from gpucalc.database.hardware import Database
+from gpucalc.database.reader import Database
 from gpucalc.validate.metrics import errors_of, quantile
 from gpucalc.validate.report import Line, percent
 
@@ -138,7 +138,7 @@ def _device_left_out(kind: str) -> float | None:
     """Median over devices of the error when the device is left out of the fit of its kind; None where not recorded."""
     if kind == "collective":
         return None
-    path = catalog.shipped() / "calibration" / f"{kind}.csv"
-    rows = parse_table(kind, catalog.read_text(path, catalog.shipped()), path.name)
+    path = files.shipped() / "calibration" / f"{kind}.csv"
+    rows = parse_table(kind, files.read_text(path, files.shipped()), path.name)
     errors = [float(r.description["left_out_error"]) for r in rows if r.description["left_out_error"]]
     return quantile(errors, 0.5) if errors else None

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpucalc.core.errors import UsageError
-from gpucalc.database import catalog
-from gpucalc.database.hardware import Database
+from gpucalc.database import files
+from gpucalc.database.reader import Database
 from gpucalc.jobs.context import Context
 from gpucalc.questions.tune.predict import evaluate_posttraining
 from gpucalc.validate.metrics import errors_of
@@ -74,11 +74,11 @@ def held_out() -> dict[str, dict[str, str]]:
     import csv
     import io
 
-    root = catalog.shipped()
+    root = files.shipped()
     path = root / "calibration" / "posttraining_held_out.csv"
     if not path.exists():
         return {}
-    text = "\n".join(line for line in catalog.read_text(path, root).splitlines() if not line.startswith("#"))
+    text = "\n".join(line for line in files.read_text(path, root).splitlines() if not line.startswith("#"))
     return {record["id"]: record for record in csv.DictReader(io.StringIO(text))}
 
 

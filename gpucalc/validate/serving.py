@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpucalc.core.errors import UsageError
-from gpucalc.database import catalog
-from gpucalc.database.hardware import Database
+from gpucalc.database import files
+from gpucalc.database.reader import Database
 from gpucalc.jobs.context import Context
 from gpucalc.jobs.serving import evaluate_serving
 from gpucalc.validate.metrics import errors_of
@@ -71,11 +71,11 @@ def held_out() -> dict[str, tuple[float, float]]:
 
 
 def _calibration(name: str) -> list[dict[str, str]]:
-    root = catalog.shipped()
+    root = files.shipped()
     path = root / "calibration" / name
     if not path.exists():
         return []
-    text = "\n".join(line for line in catalog.read_text(path, root).splitlines() if not line.startswith("#"))
+    text = "\n".join(line for line in files.read_text(path, root).splitlines() if not line.startswith("#"))
     return list(csv.DictReader(io.StringIO(text)))
 
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 
 from gpucalc.core.columns import parse_row
 from gpucalc.core.errors import DataError, UsageError
-from gpucalc.database import catalog
+from gpucalc.database import files
 from gpucalc.database.bands import LOW_PRECISION, band, launches_from_host, slow_network
-from gpucalc.database.hardware import Database
+from gpucalc.database.reader import Database
 from gpucalc.jobs.context import Context
 from gpucalc.jobs.training import Job, fit_of, predict, resolve
 
@@ -176,11 +176,11 @@ def check_rows(
 
 def shipped_rows(name: str = "training", db: Database | None = None) -> list[dict[str, str]]:
     """The rows of a table of measurements that ships with the package."""
-    root = catalog.shipped()
+    root = files.shipped()
     path = root / FOLDER / f"{name}.csv"
     if not path.exists():
         raise DataError(f"{FOLDER}/{name}.csv: the shipped measurements are missing")
-    return _table(catalog.read_text(path, root))
+    return _table(files.read_text(path, root))
 
 
 def _table(text: str) -> list[dict[str, str]]:
@@ -194,12 +194,12 @@ def _table(text: str) -> list[dict[str, str]]:
 @functools.lru_cache(maxsize=1)
 def shipped_held_out() -> dict[str, dict[str, Prediction]]:
     """id → view → what was predicted for a shipped row when it was not in the fit."""
-    root = catalog.shipped()
+    root = files.shipped()
     path = root / "calibration" / "held_out.csv"
     if not path.exists():
         return {}
     found: dict[str, dict[str, Prediction]] = {}
-    for cells in _table(catalog.read_text(path, root)):
+    for cells in _table(files.read_text(path, root)):
         found[cells["id"]] = {
             view: Prediction(
                 _number(cells.get(f"{prefix}_s")),

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gpucalc.core.errors import DataError, UsageError
-from gpucalc.database.hardware import Database
+from gpucalc.database.reader import Database
 from gpucalc.estimate.farm import Farm, Score, estimate_farm
 from gpucalc.formulas import hpc, mixed
 from gpucalc.jobs import training as jobs

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gpucalc.core.errors import DataError, unknown
-from gpucalc.database import catalog
-from gpucalc.database.hardware import Database
+from gpucalc.database import files
+from gpucalc.database.reader import Database
 from gpucalc.validate.claims import figures, runs
 from gpucalc.validate.claims.statements import EXAMPLES, Claim, Verdict
 
@@ -41,7 +41,7 @@ def shipped_claims(roots: tuple[Path, ...]) -> dict[str, Claim]:
         path = root / "claims.toml"
         if not path.exists():
             continue
-        for key, row in catalog.read_toml(path, root).items():
+        for key, row in files.read_toml(path, root).items():
             if not isinstance(row, dict) or not isinstance(row.get("text"), str) or row.get("kind") not in CHECKS:
                 raise DataError(f"claims.toml: {key}: must be a table with text and kind, one of {', '.join(CHECKS)}")
             found[key] = Claim(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from gpucalc.core.errors import UsageError
-from gpucalc.database.hardware import Database, Device
+from gpucalc.database.reader import Database
+from gpucalc.database.records import Device
 from gpucalc.validate.claims.statements import FALSE, MIXED, SPARSE, TRUE, Claim, Verdict, close, factor_said
 
 CLOSE_LINK = 0.05  # raw and usable rates of a link differ by its encoding

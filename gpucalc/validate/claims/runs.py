@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from gpucalc.core.errors import UsageError
-from gpucalc.database.hardware import Database, resolve_cluster
+from gpucalc.database.cluster import resolve_cluster
+from gpucalc.database.reader import Database
 from gpucalc.jobs.context import Context
 from gpucalc.validate.claims.statements import CIRCULAR, DEPENDS, FALSE, PARTLY, TRUE, Claim, Verdict
 
