@@ -112,7 +112,7 @@ def test_a_default_yields_to_the_gpus_that_are_stated(monkeypatch: pytest.Monkey
 def test_a_literal_contradicts_and_its_line_is_named() -> None:
     text = "#!/bin/bash\nNNODES=1\n" + DEFAULTED.partition("\n")[2]
     with pytest.raises(DataError, match=r"8 processes \(line 3.*, line 2: NNODES=1\), but 64 GPUs are stated"):
-        read_launch("megatron", text, {"n_gpus": 64})
+        read_launch("megatron", text.replace("${GPUS_PER_NODE:-8}", "8"), {"n_gpus": 64})
     with pytest.raises(DataError, match=r"8 processes \(line 1\), but 16 GPUs"):
         read_launch("megatron", f"torchrun --nproc-per-node 8 pretrain_gpt.py {MODEL}", {"n_gpus": 16})
 

@@ -119,5 +119,7 @@ def row_from_stdin() -> dict[str, Any]:
     cells, problems = parse_row(record)
     if problems:
         raise DataError(*problems)
+    if cells.get("notes"):
+        talk(*(f"note: {note}" for note in str(cells["notes"]).split("; ")))
     label = record.get("layout", "").strip()
     return {**(label_cells(label) if label else {}), **cells}

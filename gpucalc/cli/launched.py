@@ -28,6 +28,8 @@ def launched_cells(file: str, source: str, stated: Mapping[str, Any]) -> dict[st
     read, notes = read_launch(source, read_source(file), stated)
     cells = {**read, **stated}
     talk(*(f"note: {note}" for note in notes))
+    if notes:
+        cells["notes"] = "; ".join(notes)  # so that a pipe does not lose them
     by_hand = {"layers", "hidden", "heads"} <= set(cells)
     missing = [name for name in _EXAMPLES if name not in cells and not (name == "model" and by_hand)]
     if missing:

@@ -101,6 +101,7 @@ INPUT_COLUMNS = (
     _int("vocab", "size of the vocabulary", "the model's, else 51,200 with a warning"),
     _int("seq_len", "tokens of one sequence", "must be stated", "seq"),
     _flag("gated_mlp", "SwiGLU-type MLP with three matrices", "the model's, else no"),
+    _flag("tied_embeddings", "input and output embedding are one matrix", "the model's, else as not gated"),
     _int("experts", "experts of a mixture layer; 0 is dense", "the model's, else dense", minimum=0),
     _int("experts_per_token", "experts that see one token", "the model's", minimum=0),
     _int("expert_ffn_hidden", "width of one expert", "the model's", minimum=0),
@@ -171,6 +172,7 @@ INPUT_COLUMNS = (
     Column("framework", "text", "software, which selects a documented profile", "megatron-core"),
     Column("software_date", "month", "month of the software", "today"),
     _choice("mem_counter", MEM_COUNTERS, "counter that the predicted peak memory stands for", "reserved"),
+    Column("notes", "text", "what the settings of the row say that is not modelled", "none; carried through"),
     Column("measured_step_time_s", "number", "measured time of a step; read by validate", unit="s", minimum=0),
     Column("measured_peak_mem_gib", "number", "measured peak memory; read by validate", unit="GiB", minimum=0),
     _flag("measured_oom", "the run ended out of memory; read by validate", ""),
@@ -228,7 +230,7 @@ INPUT: dict[str, Column] = {c.name: c for c in INPUT_COLUMNS}
 PREDICTED: dict[str, Column] = {c.name: c for c in PREDICTED_COLUMNS}
 COLUMNS: dict[str, Column] = {c.name: c for c in (*KERNEL_COLUMNS, *INPUT_COLUMNS, *PREDICTED_COLUMNS)}
 
-_DENSE_SHAPE = "layers hidden heads kv_heads head_dim ffn_hidden vocab gated_mlp"
+_DENSE_SHAPE = "layers hidden heads kv_heads head_dim ffn_hidden vocab gated_mlp tied_embeddings"
 SHAPE = tuple(f"{_DENSE_SHAPE} experts experts_per_token expert_ffn_hidden shared_experts".split())
 MEASURED = ("measured_step_time_s", "measured_peak_mem_gib", "measured_oom")
 

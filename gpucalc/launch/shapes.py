@@ -14,12 +14,16 @@ SIGNS = ("layers", "hidden", "heads", "kv_heads", "head_dim", "vocab", "experts"
 _HIDDEN = ("hidden_size", "n_embd", "d_model")
 
 
-def same_shape(cells: Mapping[str, Any]) -> str | None:
-    """The first preset whose shape agrees with every stated cell; `latent` (MLA) must agree too.
+def same_shapes(cells: Mapping[str, Any]) -> list[str]:
+    """The presets whose shape agrees with every stated cell.
 
-    >>> same_shape({"layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "ffn_hidden": 14336, "vocab": 128256})
-    'llama-3-8b'
+    Beside the row schema's cells: `latent` (MLA, whose ranks and head sizes may be stated), `biased` (linear layers
+    with biases, which tells apart the models without a gated MLP).
+
+    >>> same_shapes({"layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "ffn_hidden": 14336, "vocab": 128256})
+    ['llama-3-8b', 'llama-3.1-8b']
     """
+    found = []
     for name in preset_names():
         if _may_be(name, cells):
             try:
@@ -27,8 +31,8 @@ def same_shape(cells: Mapping[str, Any]) -> str | None:
             except GpucalcError:
                 continue
             if _agrees(model, cells):
-                return name
-    return None
+                found.append(name)
+    return found
 
 
 def _may_be(name: str, cells: Mapping[str, Any]) -> bool:
@@ -46,13 +50,14 @@ def _may_be(name: str, cells: Mapping[str, Any]) -> bool:
 def _agrees(model: Model, cells: Mapping[str, Any]) -> bool:
     if model.encoder_layers or not model.causal or bool(cells.get("latent")) != model.is_mla:
         return False
-    names = ["layers", "hidden", "heads", "vocab", "experts_per_token", "expert_ffn_hidden"]
+    names = ["layers", "hidden", "heads", "vocab", "experts_per_token", "expert_ffn_hidden", "tied_embeddings"]
     names += [] if model.is_mla else ["kv_heads", "head_dim"]
+    names += ["q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim"] if model.is_mla else []
     names += ["ffn_hidden", "gated_mlp"] if model.dense_layers else []
-    for name in names:
-        stated = cells.get(name)
-        if stated is not None and stated != getattr(model, name):
-            return False
+    if any(cells.get(name) is not None and cells[name] != getattr(model, name) for name in names):
+        return False
+    if not model.gated_mlp and cells.get("biased") is not None and cells["biased"] != model.blueprint.mlp_bias:
+        return False
     return int(cells.get("experts") or 0) == model.experts
 
 

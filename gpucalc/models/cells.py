@@ -24,7 +24,7 @@ _COUNT_CELLS = (
     "expert_ffn_hidden",
     "shared_experts",
 )
-CELLS = (*_COUNT_CELLS, "gated_mlp")
+CELLS = (*_COUNT_CELLS, "gated_mlp", "tied_embeddings")
 
 
 def model_with(model: Model, **cells: Any) -> Model:
@@ -44,7 +44,7 @@ def model_with(model: Model, **cells: Any) -> Model:
     if not b.heads and attention:
         raise UsageError(f"{model.name} has no attention, so {' and '.join(attention)} cannot be set")
     changes: dict[str, Any] = {}
-    for cell in ("hidden", "heads", "vocab", "gated_mlp"):
+    for cell in ("hidden", "heads", "vocab", "gated_mlp", "tied_embeddings"):
         if cell in stated and stated[cell] != getattr(b, cell):
             changes[cell] = stated[cell]
     hidden, heads = changes.get("hidden", b.hidden), changes.get("heads", b.heads)
@@ -81,7 +81,7 @@ def checked_cells(cells: dict[str, Any]) -> dict[str, Any]:
             raise unknown("cell of a model", cell, CELLS)
         if value is None:
             continue
-        if cell == "gated_mlp":
+        if cell in {"gated_mlp", "tied_embeddings"}:
             stated[cell] = bool(value)
             continue
         least = 0 if cell in {"experts", "experts_per_token", "expert_ffn_hidden", "shared_experts"} else 1

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpucalc.core.errors import DataError, suggestion
+from gpucalc.core.errors import DataError
 from gpucalc.launch.read.shell.script import Script, missing, read_script, shown
 
 MOST_GPUS = 10**7
@@ -135,37 +135,6 @@ class Command:
             yield flag, values
         if stray:
             self.notes.append(f"words that belong to no flag: {' '.join(shown(w) for w in stray[:6])}")
-
-    def text(self, flag: str, values: list[str], problems: list[str]) -> str | None:
-        """The value of a flag; what it lacks goes to `problems`."""
-        if not values or values == [""]:
-            problems.append(f"{flag} has no value")
-            return None
-        lacking = missing(" ".join(values))
-        if lacking:
-            problems.append(
-                f"{flag} is {shown(values[0])}, and {', '.join(lacking)} is not set in the text; write its value above"
-            )
-            return None
-        return values[0]
-
-    def integer(self, flag: str, values: list[str], problems: list[str]) -> int | None:
-        """A whole number of at least one."""
-        text = self.text(flag, values, problems)
-        if text is None:
-            return None
-        if not re.fullmatch(r"\d{1,12}", text) or int(text) < 1:
-            problems.append(f"{flag} is {text[:40]!r}, expected a whole number of 1 or more")
-            return None
-        return int(text)
-
-    def choice(self, flag: str, values: list[str], choices: tuple[str, ...], problems: list[str]) -> str | None:
-        """One of a few words."""
-        text = self.text(flag, values, problems)
-        if text is None or text in choices:
-            return text
-        problems.append(f"{flag} is {text[:40]!r}{suggestion(text, choices, 1)}")
-        return None
 
     def world(self, given: Mapping[str, Any], problems: list[str]) -> tuple[int | None, int | None]:
         """(GPUs, GPUs of a node) that the starter gives, as far as it says; what is given elsewhere must agree."""
