@@ -117,7 +117,7 @@ def price(flag: str, text: str) -> float:
 
 def positive_integer(flag: str, text: str) -> int:
     """A whole number of at least one, for options that are not a column."""
-    value: int = _of_column(Column("value", "int", flag), flag, _without_separators(text))
+    value: int = _of_column(Column("value", "int", flag, minimum=1), flag, _without_separators(text))
     return value
 
 
