@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gpucalc.core.errors import DataError, UsageError
+from gpucalc.core.trace import records
 from gpucalc.core.vocabulary import OPERATIONS, operation
 from gpucalc.database.cluster import resolve_cluster
 from gpucalc.database.network import calibration, collective_constants, exchange_constants, summary
@@ -135,7 +136,11 @@ def test_comm_names_what_binds(db):
 
 def test_comm_can_be_explained(db):
     ledger = comm_ledger("all_reduce", 2.0**30, resolve_cluster(db, "h100", 64), trace=True)
-    assert ledger.entries["time"].arguments["ranks"] == 64
+    assert ledger.entries["time/network/ring"].arguments["ranks"].value == 64
+    terms = {term["path"]: term for term in records(ledger, ("time",))}
+    assert terms["time/level"]["note"] == "the largest is time/network"
+    assert terms["time/network/ring"]["arguments"]["network_bandwidth"]["term"] == "group/network_bandwidth"
+    assert terms["group/network_bandwidth"]["unit"] == "B/s"
     assert ledger["time"] == min(ledger[p] for p in ledger.entries if p.startswith("algorithm/"))
 
 

@@ -92,11 +92,6 @@ def test_a_reference_to_nothing_is_an_error(reference: str) -> None:
     assert "time/x" not in found
 
 
-def test_an_argument_that_the_formula_does_not_have_is_an_error() -> None:
-    with pytest.raises(TypeError, match="transfer has no argument links"):
-        ledger().add("time/one", transfer, links="layers")
-
-
 def test_a_path_is_stored_once() -> None:
     found = ledger()
     found.keep("x", 1.0)
@@ -112,6 +107,17 @@ def test_a_product_has_the_unit_of_its_parts() -> None:
     assert unit is not None
     assert unit.symbol == "s^2"
     assert found.entries["moved"].parts == ("time/one", "time/one", "layers")
+
+
+def test_a_product_may_replace_the_column_that_it_reads() -> None:
+    found = ledger()
+    found.add("time/one", transfer)
+    found.product("group/link", "link", "layers")
+    found.share("group/link")
+    assert found.columns["link"] == 8.0
+    assert found.unit("link") == found.unit("group/link")
+    found.add("time/two", transfer)
+    assert kinds(found, "time/two")["link"] == ("term", "group/link")
 
 
 EXPONENTS = st.tuples(*[st.integers(-2, 2)] * 6)

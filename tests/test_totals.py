@@ -39,7 +39,7 @@ ROOTS_OF_PATHS = {
 
 
 def parts_sum(ledger: Ledger, path: str) -> np.ndarray:
-    return sum((np.asarray(ledger[part], dtype=float) for part in ledger.entries[path].parts), np.zeros(()))
+    return sum((np.asarray(ledger.value(part), dtype=float) for part in ledger.entries[path].parts), np.zeros(()))
 
 
 @settings(max_examples=40)

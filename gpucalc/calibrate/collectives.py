@@ -16,9 +16,9 @@ import numpy as np
 from gpucalc.core.ledger import Columns
 from gpucalc.database.cluster import Cluster, resolve_cluster
 from gpucalc.database.reader import Database
-from gpucalc.estimate.collectives import collective_ledger, group_link_bandwidth
+from gpucalc.estimate.collectives import collective_ledger
 from gpucalc.formulas.topology import ranks_per_domain
-from gpucalc.questions.collectives import fabric_share
+from gpucalc.questions.collectives import fabric_columns, group_of
 
 RING = ("collective_startup", "link_efficiency", "link_step_latency", "chunk_latency", "own_chunk")
 PAIRWISE = ("all_to_all_startup", "all_to_all_efficiency")
@@ -118,28 +118,28 @@ class Collectives(LogRatios):
         """Lay out the columns once; `clusters` has the cluster of each row."""
         self.rows = list(rows)
         self.clusters = list(clusters)
-        self.groups: list[tuple[str, list[int], dict[str, Any], Cluster, np.ndarray]] = []
-        kinds = sorted({(r["op"], c.scale_up_topology) for r, c in zip(rows, clusters, strict=True)})
-        for op, wiring in kinds:
-            index = [i for i, r in enumerate(self.rows) if r["op"] == op and clusters[i].scale_up_topology == wiring]
+        self.groups: list[tuple[str, list[int], dict[str, Any], tuple[str, str], np.ndarray]] = []
+        kinds = [(r["op"], group_of(c)) for r, c in zip(rows, clusters, strict=True)]
+        for op, group in sorted(set(kinds)):
+            index = [i for i, kind in enumerate(kinds) if kind == (op, group)]
             mine = [clusters[i] for i in index]
             ranks = np.array([float(self.rows[i]["n_gpus"]) for i in index])
-            local = np.asarray(ranks_per_domain(ranks, 1, np.array([float(c.domain) for c in mine])))
-            share = [float(fabric_share(c, n / g, g)) for c, n, g in zip(mine, ranks, local, strict=True)]
+            domain = np.array([float(c.domain) for c in mine])
+            fabrics = [fabric_columns(c) for c in mine]
             fixed: dict[str, Any] = {
                 "message": np.array([float(self.rows[i]["bytes"]) for i in index]),
                 "ranks": ranks,
-                "ranks_per_domain": local,
-                "network_bandwidth": np.array([c.network_bandwidth_per_gpu for c in mine]) * share,
-            }
-            shape: dict[str, Any] = {
+                "ranks_per_domain": np.asarray(ranks_per_domain(ranks, 1, domain)),
+                "domain": domain,
                 "link_bandwidth": np.array([c.link_bandwidth for c in mine]),
+                "network_bandwidth": np.array([c.network_bandwidth_per_gpu for c in mine]),
                 "peers": np.array([float(c.peers) for c in mine]),
-                "domain": np.array([float(c.domain) for c in mine]),
-                "torus_dimensions": 3 if wiring == "torus-3d" else 2,
+                "torus_dimensions": 3 if group[0] == "torus-3d" else 2,
+                "rail_only_share": 1.0,  # in what is fitted to the network's efficiency
+                **{name: np.array([f[name] for f in fabrics]) for name in fabrics[0]},
             }
             seconds = np.array([float(self.rows[i]["time_us"]) * 1e-6 for i in index])
-            self.groups.append((op, index, {**fixed, "shape": shape}, mine[0], seconds))
+            self.groups.append((op, index, fixed, group, seconds))
 
     def part(self, keep: Callable[[int], bool]) -> Collectives:
         """The rows whose index is kept."""
@@ -149,12 +149,9 @@ class Collectives(LogRatios):
     def seconds(self, constants: Mapping[str, float]) -> np.ndarray:
         """Predicted seconds of each row; start-up of an all-reduce is that of the other collectives."""
         found = np.empty(len(self.rows))
-        for op, index, fixed, cluster, _ in self.groups:
-            columns: dict[str, Any] = {**constants, **fixed, "all_reduce_startup": constants["collective_startup"]}
-            shape = {**constants, **columns.pop("shape")}
-            wiring = cluster.scale_up_topology
-            columns["link_bandwidth"] = group_link_bandwidth(wiring, shape, fixed["ranks_per_domain"])
-            found[index] = collective_ledger(op, Columns(columns))["time"]
+        for op, index, fixed, group, _ in self.groups:
+            columns: dict[str, Any] = {**constants, "all_reduce_startup": constants["collective_startup"], **fixed}
+            found[index] = collective_ledger(op, Columns(columns), group=group)["time"]
         return found
 
     def measured(self) -> np.ndarray:

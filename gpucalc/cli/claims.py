@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated, Optional
 
-from gpucalc.cli.commands import command
-from gpucalc.cli.job_options import DatabaseOptions
-from gpucalc.cli.option import argument
-from gpucalc.cli.output import OutputOptions, emit_document
+import typer
+
+from gpucalc.cli import options as opt
+from gpucalc.cli.output import emit_document, emit_rows
 from gpucalc.core.errors import UsageError
 
 COLUMNS_OUT = ("key", "claim", "verdict", "because", "arithmetic", "source")
 
 
-@command(group="Check")
 def claims(
-    *,
-    words: tuple[str, ...] = argument(
-        "[KEY | KEY=VALUE]...",
-        "Claims of the list, or the parts of your own.",
-        repeat=True,
-        complete="claims",
-    ),
-    output: OutputOptions,
-    database: DatabaseOptions,
+    which: Annotated[
+        Optional[list[str]],
+        typer.Argument(metavar="[KEY | KEY=VALUE]...", help="Claims of the list, or the parts of your own."),
+    ] = None,
+    form: opt.Format = "table",
+    columns: opt.ColumnList = None,
+    no_header: opt.NoHeader = False,
+    db: opt.Databases = None,
 ) -> None:
     """Check common claims against the database, with the arithmetic; or a claim of yours, stated as key=value.
 
@@ -31,16 +30,18 @@ def claims(
     gpucalc claims
     gpucalc claims gpu=h100-sxm-80gb precision=fp16 tflops=2000
     """
+    form = opt.chosen_format(form)
+    words = which or []
     own = [w for w in words if "=" in w]
     if own and len(own) < len(words):
         odd = next(w for w in words if "=" not in w)
         raise UsageError(f"{odd!r} is not key=value; a claim of the list and one of yours cannot be mixed")
-    db = database.database()
+    database = opt.open_database(db)
 
     from gpucalc.validate.claims.check import check, check_all
     from gpucalc.validate.claims.statements import from_pairs
 
-    found = [check(from_pairs(own), db)] if own else check_all(db, words)
+    found = [check(from_pairs(own), database)] if own else check_all(database, words)
     rows = [
         {
             "key": one.claim.key,
@@ -52,9 +53,9 @@ def claims(
         }
         for one in found
     ]
-    if output.json:
+    if form == "json":
         emit_document([{**row, "arithmetic": list(one.arithmetic)} for row, one in zip(rows, found, strict=True)])
-    elif output.form == "table" and output.columns is None:
+    elif form == "table" and columns is None:
         import textwrap
 
         blocks = []
@@ -68,4 +69,4 @@ def claims(
             blocks.append("\n".join(lines))
         sys.stdout.write("\n\n".join(blocks) + "\n")
     else:
-        output.rows(COLUMNS_OUT, rows)
+        emit_rows(form, COLUMNS_OUT, rows, columns, not no_header)

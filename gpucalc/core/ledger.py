@@ -143,9 +143,13 @@ class Entry:
         if self.verb == "product":
             unit = NUMBER
             for part in self.parts:
-                unit = unit * (self.scope.unit(part) or NUMBER)
+                unit = unit * (self._unit_of(part) or NUMBER)
             return unit
-        return self.scope.unit(self.parts[0]) if self.parts else None
+        return self._unit_of(self.parts[0]) if self.parts else None
+
+    def _unit_of(self, part: str) -> Unit | None:
+        """The unit of a part as it was when it was read: a later term may have replaced a column of its name."""
+        return self.arguments[part].unit if part in self.arguments else self.scope.unit(part)
 
 
 class Ledger:
@@ -257,8 +261,6 @@ class Ledger:
                 raise KeyError(f"{info.name}: no argument or column {name!r} in this scope")
         entry = Entry(function(**values), self, "formula", info)
         if self.trace:
-            if unknown := given.keys() - set(info.parameters):
-                raise TypeError(f"{info.name} has no argument {', '.join(sorted(unknown))}")
             entry.arguments = {name: self._argument(info, name, given) for name in info.parameters}
         stored: Array = self._store(path, entry)
         return stored

@@ -12,7 +12,9 @@ import numpy as np
 
 from gpucalc.core.ledger import Columns, Ledger
 from gpucalc.core.vocabulary import CP_KINDS, WIRINGS
-from gpucalc.formulas import collectives, data_parallel, expert_exchange, layer, topology
+from gpucalc.estimate import collectives
+from gpucalc.formulas import data_parallel, expert_exchange, layer, topology
+from gpucalc.formulas.collectives import all_to_all_remote_share
 
 ELEMENT = 2.0  # bytes of a 16-bit activation on the wire
 
@@ -50,9 +52,9 @@ def _tensor_parallel(ledger: Ledger) -> None:
     message = ELEMENT * c["tokens"] * c["hidden"]
     blocks = (c["attention_layers"] + c["linear_layers"] + c["dense_layers"]) / c["layers"]
     blocks = blocks + c["moe_layers"] / c["layers"] * ((c["etp"] > 1) | (c["shared_expert_ffn_hidden"] > 0))
-    whole = ledger.add("layer/tp/all-reduce", collectives.all_reduce_time, message=message, **group)
-    gather = ledger.add("layer/tp/all-gather", collectives.all_gather_time, message=message, **group)
-    scatter = ledger.add("layer/tp/reduce-scatter", collectives.reduce_scatter_time, message=message, **group)
+    whole = collectives.add_all_reduce(ledger, "layer/tp/all-reduce", message=message, **group)
+    gather = collectives.add_all_gather(ledger, "layer/tp/all-gather", message=message, **group)
+    scatter = collectives.add_all_gather(ledger, "layer/tp/reduce-scatter", message=message, **group)
     per_block = np.where(c["sequence_parallel"] > 0, gather + scatter, whole)
     ledger.keep("layer/tp/blocks", blocks)
     ledger.add("layer/tp/time", layer.scaled_time, time=per_block, factor=blocks)
@@ -74,24 +76,24 @@ def _context_parallel(ledger: Ledger) -> None:
     kv_width = np.maximum(c["kv_heads"] / tp, 1.0) * (c["head_dim"] + c["v_head_dim"])
     block = ledger.keep("layer/cp/block", ELEMENT * c["tokens"] * kv_width)
     group = place(ledger, "cp", cp, tp)
-    hop = ledger.add(
+    hop = collectives.add_send(
+        ledger,
         "layer/cp/hop",
-        collectives.point_to_point_time,
         message=block,
         crosses=1.0 * (cp * tp > c["domain"]),
         link_bandwidth=group["link_bandwidth"],
         point_to_point_efficiency=c["link_efficiency"],
     )
     ledger.add("layer/cp/ring", layer.scaled_time, time=hop, factor=cp - 1)
-    ledger.add("layer/cp/ag", collectives.all_gather_time, message=block * cp, **group)
+    collectives.add_all_gather(ledger, "layer/cp/ag", message=block * cp, **group)
     all_columns = ELEMENT * c["tokens"] * (c["qkv"] + c["attention_columns"])
     remote = ledger.add(
         "layer/cp/remote",
-        collectives.all_to_all_remote_share,
+        all_to_all_remote_share,
         ranks=group["ranks"],
         ranks_per_domain=group["ranks_per_domain"],
     )
-    ledger.add("layer/cp/ulysses", collectives.all_to_all_time, message=all_columns, remote_share=remote, **group)
+    collectives.add_all_to_all(ledger, "layer/cp/ulysses", message=all_columns, remote_share=remote, **group)
     cases = {index: f"layer/cp/{kind}" for index, kind in enumerate(CP_KINDS)}
     time = ledger.choose("layer/cp/time", c["cp_kind"], cases)
     for direction, passes in (("forward", 1.0), ("backward", 2.0)):
@@ -119,7 +121,7 @@ def _expert_parallel(ledger: Ledger) -> None:
         experts_per_token=_at_least_one(c["experts_per_token"]),
     )
     message = ledger.keep("layer/ep/message", ELEMENT * c["tokens"] / c["tp"] * c["experts_per_token"] * c["hidden"])
-    one = ledger.add("layer/ep/all-to-all", collectives.all_to_all_time, message=message, remote_share=remote, **group)
+    one = collectives.add_all_to_all(ledger, "layer/ep/all-to-all", message=message, remote_share=remote, **group)
     both = ledger.add("layer/ep/time", layer.mean_over_layers, time=2 * one, kind_layers=c["moe_layers"])
     for direction in ("forward", "backward"):
         ledger.add(f"layer/{direction}/ep/exposed", layer.scaled_time, time=both, factor=c["ep_exposed_share"])
@@ -133,9 +135,9 @@ def add_pipeline_transfer(ledger: Ledger) -> None:
     """Store the time of one hop between pipeline stages."""
     c = ledger.columns
     split = ledger.keep("pp/split", np.where(c["p2p_scattered"] > 0, c["tp"], c["sequence_ranks"]))
-    ledger.add(
+    collectives.add_send(
+        ledger,
         "pp/hop",
-        collectives.point_to_point_time,
         message=ELEMENT * c["tokens"] * c["hidden"] / split,
         crosses=1.0 * (c["n_gpus"] > c["domain"]),
         point_to_point_efficiency=c["link_efficiency"],
@@ -182,20 +184,20 @@ def add_data_parallel(ledger: Ledger) -> None:
         weights = ledger.add(f"dp/{name}/weights", data_parallel.parameter_message, parameters=stage * trained)
         across = replicas / shards
         copies = place(ledger, f"copies/{name}", across, stride * shards)
-        ledger.add(f"dp/{name}/all-reduce", collectives.all_reduce_time, message=gradients, **everyone)
-        ledger.add(f"dp/{name}/reduce-scatter", collectives.reduce_scatter_time, message=gradients, **sharers)
-        ledger.add(f"dp/{name}/all-gather", collectives.all_gather_time, message=weights, **sharers)
-        ledger.add(f"dp/{name}/copies", collectives.all_reduce_time, message=gradients / shards, **copies)
+        collectives.add_all_reduce(ledger, f"dp/{name}/all-reduce", message=gradients, **everyone)
+        collectives.add_all_gather(ledger, f"dp/{name}/reduce-scatter", message=gradients, **sharers)
+        collectives.add_all_gather(ledger, f"dp/{name}/all-gather", message=weights, **sharers)
+        collectives.add_all_reduce(ledger, f"dp/{name}/copies", message=gradients / shards, **copies)
         per_layer = ledger[f"layer/parameters/{name}"]
-        ledger.add(
+        collectives.add_all_gather(
+            ledger,
             f"fsdp/{name}/all-gather",
-            collectives.all_gather_time,
             message=per_layer * c["weight_comm_bytes"],
             **sharers,
         )
-        ledger.add(
+        collectives.add_all_gather(
+            ledger,
             f"fsdp/{name}/reduce-scatter",
-            collectives.reduce_scatter_time,
             message=per_layer * flat * c["gradient_comm_bytes"],
             **sharers,
         )

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from gpucalc.core.ledger import Ledger
-from gpucalc.estimate import products
+from gpucalc.estimate import collectives
 from gpucalc.estimate.communication import place
-from gpucalc.formulas import collectives, expert_exchange, experts, layer, roofline, serving
+from gpucalc.formulas import attention, expert_exchange, experts, layer, roofline, serving
 
 HALF_BYTES = 2.0  # an activation on the wire and between kernels
 TOKEN = {
@@ -54,9 +54,9 @@ def add_pass(ledger: Ledger, p: Pass) -> None:
     ledger.add(f"{p.name}/layers", layer.scaled_time, time=one, factor=c["layers"])
     _product(ledger, p, f"{p.name}/head", "head", p.sampled, c["vocab"] / c["tp"], c["hidden"])
     crosses = 1.0 * (c["tp"] * c["pp"] > c["domain"])
-    hop = ledger.add(
+    hop = collectives.add_send(
+        ledger,
         f"{p.name}/hop",
-        collectives.point_to_point_time,
         message=HALF_BYTES * p.tokens * c["hidden"],
         crosses=crosses,
     )
@@ -102,7 +102,7 @@ def _constant_names() -> tuple[str, ...]:
 
 def _product(ledger: Ledger, p: Pass, path: str, part: str, m: Any, n: Any, k: Any) -> Any:
     sizes = {"m": _positive(m), "n": _positive(n), "k": _positive(k)}
-    return products.add_gemm(ledger, path, **sizes, **_kernel(ledger, p, part))
+    return ledger.add(path, roofline.gemm_time, **sizes, **_kernel(ledger, p, part))
 
 
 def _projection(ledger: Ledger, p: Pass, name: str, part: str, n: Any, k: Any, kind_layers: Any) -> None:
@@ -210,9 +210,9 @@ def _decode_attention(ledger: Ledger, p: Pass) -> None:
     shape["heads"] = shape["heads"] * c["verified"]
     for kind, (kind_layers, reach) in _kinds(ledger, c["context"]).items():
         path = f"{p.name}/layer/attention/decode-{kind}"
-        one = products.add_decode_attention(
-            ledger,
+        one = ledger.add(
             f"{path}/one",
+            attention.decode_attention_time,
             batch=p.sequences,
             context=_positive(reach),
             peak=c["half_peak"],
@@ -253,9 +253,9 @@ def _prefill_attention(ledger: Ledger, p: Pass) -> None:
         attended = ledger.add(
             f"{path}/keys", serving.prefill_attended_keys, prompt=c["isl"], cached=c["cached_prefix"], window=reach
         )
-        one = products.add_flash_attention(
-            ledger,
+        one = ledger.add(
             f"{path}/one",
+            attention.flash_attention_time,
             batch=p.prompts,
             queries=c["chunk"],
             keys=c["isl"],
@@ -295,7 +295,7 @@ def _communication(ledger: Ledger, p: Pass) -> None:
     if "tp_group" not in ledger.columns:
         ledger.columns.define("tp_group", group)
     message = HALF_BYTES * p.tokens * c["hidden"]
-    alone = ledger.add(f"{p.name}/reduce/library", collectives.all_reduce_time, message=message, **group)
+    alone = collectives.add_all_reduce(ledger, f"{p.name}/reduce/library", message=message, **group)
     one_shot = ledger.add(
         f"{p.name}/reduce/one-shot",
         serving.one_shot_reduce_time,
@@ -330,10 +330,10 @@ def _gathers(ledger: Ledger, p: Pass, ranks: Any) -> None:
     group = place(ledger, f"{p.name}-experts", ranks, 1.0)
     message = HALF_BYTES * _positive(p.group_tokens) * c["hidden"]
     parts = []
-    for name, time in (("gather", collectives.all_gather_time), ("scatter", collectives.reduce_scatter_time)):
+    for name in ("gather", "scatter"):
         parts.append(f"{p.name}/{name}/time")
         start = {"collective_startup": c["reduce_startup"] + c["gather_startup"]}
-        ledger.add(parts[-1], time, message=message, **start, **group)
+        collectives.add_all_gather(ledger, parts[-1], message=message, **start, **group)
     ledger.total(f"{p.name}/exchange/gathers", *parts)
 
 

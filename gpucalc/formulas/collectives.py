@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpucalc.core.formula import formula
-from gpucalc.core.units import Bytes, BytesPerSecond, Count, Flag, Ratio, Seconds
+from gpucalc.core.units import Bytes, BytesPerSecond, Count, Flag, Ranks, Ratio, Seconds
 
 # --- one level at a time ---------------------------------------------------------------------------
 
@@ -23,7 +23,7 @@ from gpucalc.core.units import Bytes, BytesPerSecond, Count, Flag, Ratio, Second
 @formula(symbol="t_link", cite="thakur2005", valid="ranks_per_domain >= 1")
 def link_ring_time(
     message: Bytes,
-    ranks_per_domain: Count,
+    ranks_per_domain: Ranks,
     passes: Count,
     link_bandwidth: BytesPerSecond,
     link_efficiency: Ratio,
@@ -50,8 +50,8 @@ def link_ring_time(
 @formula(symbol="t_net", cite="thakur2005", valid="ranks >= ranks_per_domain >= 1")
 def network_ring_time(
     message: Bytes,
-    ranks: Count,
-    ranks_per_domain: Count,
+    ranks: Ranks,
+    ranks_per_domain: Ranks,
     passes: Count,
     network_bandwidth: BytesPerSecond,
     network_efficiency: Ratio,
@@ -78,8 +78,8 @@ def network_ring_time(
 @formula(symbol="t_net", cite="nccl", valid="ranks >= ranks_per_domain >= 1")
 def network_tree_time(
     message: Bytes,
-    ranks: Count,
-    ranks_per_domain: Count,
+    ranks: Ranks,
+    ranks_per_domain: Ranks,
     network_bandwidth: BytesPerSecond,
     network_efficiency: Ratio,
     network_startup: Seconds,
@@ -106,7 +106,7 @@ def network_tree_time(
 @formula(symbol="t_nvls", cite="nccl", valid="ranks_per_domain >= 1; NVSwitch of Hopper and later")
 def link_nvls_time(
     message: Bytes,
-    ranks_per_domain: Count,
+    ranks_per_domain: Ranks,
     link_bandwidth: BytesPerSecond,
     nvls_efficiency: Ratio,
     nvls_chunk_latency: Seconds,
@@ -127,8 +127,137 @@ def link_nvls_time(
     return wire_time / nvls_efficiency + 2 * np.sqrt(nvls_chunk_latency * wire_time) + latency_time
 
 
+@formula(symbol="t_link", cite="thakur2005", valid="ranks_per_domain >= 1")
+def link_exchange_time(
+    message: Bytes,
+    ranks_per_domain: Ranks,
+    link_bandwidth: BytesPerSecond,
+    link_efficiency: Ratio,
+    all_to_all_efficiency: Ratio,
+    chunk_latency: Seconds,
+    own_chunk: Ratio,
+) -> Seconds:
+    """Time on the links of one domain of an all-to-all in which each rank sends `message` bytes.
+
+    Data reach their rail through the links, (γ-1)/γ of it; all peers are served at once, so there are no steps.
+
+    0.875 GB at 0.8·0.9·450 GB/s = 2700.6 µs:
+
+    >>> round(float(link_exchange_time(1e9, 8, 450e9, .8, .9, 0, 0)) * 1e6, 1)
+    2700.6
+    """
+    peers = ranks_per_domain - 1
+    wire_time = message * ((peers + own_chunk * (peers > 0)) / (ranks_per_domain * link_bandwidth))
+    return wire_time / (link_efficiency * all_to_all_efficiency) + 2 * np.sqrt(chunk_latency * wire_time)
+
+
+@formula(symbol="t_net", cite="thakur2005", valid="ranks >= ranks_per_domain >= 1")
+def network_exchange_time(
+    message: Bytes,
+    ranks: Ranks,
+    ranks_per_domain: Ranks,
+    remote_share: Ratio,
+    network_bandwidth: BytesPerSecond,
+    network_efficiency: Ratio,
+    network_startup: Seconds,
+    network_step_latency: Seconds,
+    network_chunk_latency: Seconds,
+) -> Seconds:
+    """Time on the network of an all-to-all, of which each NIC sends `remote_share` of `message`.
+
+    The share is (N-1)/N for a plain all-to-all, `dispatch_remote_share` for expert dispatch with one copy per domain.
+
+    0.75 GB at 50 GB/s = 15 ms, and 3 steps of 5 µs:
+
+    >>> round(float(network_exchange_time(1e9, 32, 8, 0.75, 50e9, 1.0, 0.0, 5e-6, 0.0)) * 1e3, 3)
+    15.015
+    """
+    domains = ranks / ranks_per_domain
+    wire_time = message * ((domains > 1) * remote_share / network_bandwidth)
+    latency_time = network_startup * (domains > 1) + network_step_latency * (domains - 1)
+    return wire_time / network_efficiency + 2 * np.sqrt(network_chunk_latency * wire_time) + latency_time
+
+
+@formula(symbol="t_link", cite="thakur2005", valid="ranks_per_domain >= 1")
+def link_chain_time(
+    message: Bytes,
+    ranks_per_domain: Ranks,
+    link_bandwidth: BytesPerSecond,
+    link_efficiency: Ratio,
+    link_step_latency: Seconds,
+    chunk_latency: Seconds,
+) -> Seconds:
+    """Time on the links of one domain of a broadcast of `message` bytes by a pipelined chain.
+
+    1 GB at 0.8·450 GB/s:
+
+    >>> round(float(link_chain_time(1e9, 8, 450e9, .8, 0, 0)) * 1e6, 1)
+    2777.8
+    """
+    wire_time = message * ((ranks_per_domain > 1) / link_bandwidth)
+    bandwidth_time = wire_time / link_efficiency + 2 * np.sqrt(chunk_latency * wire_time)
+    return bandwidth_time + link_step_latency * (ranks_per_domain - 1)
+
+
+@formula(symbol="t_net", cite="thakur2005", valid="ranks >= ranks_per_domain >= 1")
+def network_chain_time(
+    message: Bytes,
+    ranks: Ranks,
+    ranks_per_domain: Ranks,
+    network_bandwidth: BytesPerSecond,
+    network_efficiency: Ratio,
+    network_startup: Seconds,
+    network_step_latency: Seconds,
+    network_chunk_latency: Seconds,
+) -> Seconds:
+    """Time on the network of a broadcast by a pipelined chain, of which each rail sends a share.
+
+    0.125 GB a NIC at 50 GB/s:
+
+    >>> round(float(network_chain_time(1e9, 32, 8, 50e9, 1.0, 0.0, 0.0, 0.0)) * 1e3, 3)
+    2.5
+    """
+    domains = ranks / ranks_per_domain
+    wire_time = message * ((domains > 1) / (ranks_per_domain * network_bandwidth))
+    bandwidth_time = wire_time / network_efficiency + 2 * np.sqrt(network_chunk_latency * wire_time)
+    latency_time = network_startup * (domains > 1) + network_step_latency * (domains - 1)
+    return bandwidth_time + latency_time
+
+
+@formula(symbol="t_link", cite="hockney1994", valid="message >= 0")
+def link_send_time(
+    message: Bytes, link_bandwidth: BytesPerSecond, point_to_point_efficiency: Ratio, chunk_latency: Seconds
+) -> Seconds:
+    """Time on the links to send `message` bytes to one peer of the domain, without its start.
+
+    >>> round(float(link_send_time(1e9, 450e9, .8, 0)) * 1e6, 1)
+    2777.8
+    """
+    wire_time = message / link_bandwidth
+    return wire_time / point_to_point_efficiency + 2 * np.sqrt(chunk_latency * wire_time)
+
+
+@formula(symbol="t_net", cite="hockney1994", valid="message >= 0")
+def network_send_time(
+    message: Bytes,
+    network_bandwidth: BytesPerSecond,
+    network_efficiency: Ratio,
+    network_startup: Seconds,
+    network_chunk_latency: Seconds,
+) -> Seconds:
+    """Time on the network to send `message` bytes over one NIC.
+
+    100 MB over 0.95·50 GB/s = 2105.3 µs:
+
+    >>> round(float(network_send_time(1e8, 50e9, .95, 0, 0)) * 1e6, 1)
+    2105.3
+    """
+    wire_time = message / network_bandwidth
+    return network_startup + wire_time / network_efficiency + 2 * np.sqrt(network_chunk_latency * wire_time)
+
+
 @formula(symbol="t_start", cite="hockney1994", valid="ranks >= 1")
-def startup_time(startup: Seconds, ranks: Count) -> Seconds:
+def startup_time(startup: Seconds, ranks: Ranks) -> Seconds:
     """Launch and synchronisation of a collective; a group of one does nothing.
 
     >>> float(startup_time(5e-6, 8)), float(startup_time(5e-6, 1))
@@ -137,198 +266,31 @@ def startup_time(startup: Seconds, ranks: Count) -> Seconds:
     return startup * np.greater(ranks, 1)
 
 
-# --- collectives -----------------------------------------------------------------------------------
+# --- levels together -------------------------------------------------------------------------------
 
 
-@formula(symbol="T_AG", cite="thakur2005", valid="ranks >= ranks_per_domain >= 1")
-def all_gather_time(
-    message: Bytes,
-    ranks: Count,
-    ranks_per_domain: Count,
-    link_bandwidth: BytesPerSecond,
-    link_efficiency: Ratio,
-    collective_startup: Seconds,
-    link_step_latency: Seconds,
-    chunk_latency: Seconds,
-    own_chunk: Ratio,
-    network_bandwidth: BytesPerSecond,
-    network_efficiency: Ratio,
-    network_startup: Seconds,
-    network_step_latency: Seconds,
-    network_chunk_latency: Seconds,
-) -> Seconds:
-    """Time of an all-gather after which each rank holds `message` bytes.
+@formula(symbol="t_link", cite="nccl", valid="ranks_per_domain >= 1")
+def fastest_link_time(ring: Seconds, nvls: Seconds, ranks_per_domain: Ranks, nvls_minimum_ranks: Ranks) -> Seconds:
+    """Time on the links of an all-reduce: by a ring or, from `nvls_minimum_ranks` ranks in a domain, the switch.
 
-    >>> round(float(all_gather_time(1e9, 8, 8, 450e9, .8, 10e-6, 0, 0, 0, 50e9, 1, 0, 0, 0)) * 1e6, 1)
-    2440.6
-    >>> float(all_gather_time(1e9, 1, 1, 450e9, .8, 10e-6, 1e-6, 3e-6, .3, 50e9, 1, 0, 0, 0))
-    0.0
+    >>> float(fastest_link_time(4.9e-3, 3.6e-3, 8, 6)), float(fastest_link_time(4.9e-3, 3.6e-3, 4, 6))
+    (0.0036, 0.0049)
     """
-    link = link_ring_time(
-        message, ranks_per_domain, 1, link_bandwidth, link_efficiency, link_step_latency, chunk_latency, own_chunk
-    )
-    network = network_ring_time(
-        message,
-        ranks,
-        ranks_per_domain,
-        1,
-        network_bandwidth,
-        network_efficiency,
-        network_startup,
-        network_step_latency,
-        network_chunk_latency,
-    )
-    return collective_startup * (ranks > 1) + np.maximum(link, network)
+    return np.where(np.greater_equal(ranks_per_domain, nvls_minimum_ranks), np.minimum(ring, nvls), ring)
 
 
-@formula(symbol="T_RS", cite="thakur2005", valid="ranks >= ranks_per_domain >= 1")
-def reduce_scatter_time(
-    message: Bytes,
-    ranks: Count,
-    ranks_per_domain: Count,
-    link_bandwidth: BytesPerSecond,
-    link_efficiency: Ratio,
-    collective_startup: Seconds,
-    link_step_latency: Seconds,
-    chunk_latency: Seconds,
-    own_chunk: Ratio,
-    network_bandwidth: BytesPerSecond,
-    network_efficiency: Ratio,
-    network_startup: Seconds,
-    network_step_latency: Seconds,
-    network_chunk_latency: Seconds,
-) -> Seconds:
-    """Time of a reduce-scatter of `message` bytes on each rank: the all-gather, run backwards.
+@formula(symbol="t_net", cite="nccl", valid="ring, tree >= 0")
+def fastest_network_time(ring: Seconds, tree: Seconds) -> Seconds:
+    """Time on the network of an all-reduce: by a ring or by a double binary tree, the faster.
 
-    >>> round(float(reduce_scatter_time(1e9, 8, 8, 450e9, .8, 10e-6, 0, 0, 0, 50e9, 1, 0, 0, 0)) * 1e6, 1)
-    2440.6
+    >>> float(fastest_network_time(3.8e-3, 4.1e-3))
+    0.0038
     """
-    link = link_ring_time(
-        message, ranks_per_domain, 1, link_bandwidth, link_efficiency, link_step_latency, chunk_latency, own_chunk
-    )
-    network = network_ring_time(
-        message,
-        ranks,
-        ranks_per_domain,
-        1,
-        network_bandwidth,
-        network_efficiency,
-        network_startup,
-        network_step_latency,
-        network_chunk_latency,
-    )
-    return collective_startup * (ranks > 1) + np.maximum(link, network)
-
-
-@formula(symbol="T_AR", cite="thakur2005", valid="ranks >= ranks_per_domain >= 1")
-def all_reduce_time(
-    message: Bytes,
-    ranks: Count,
-    ranks_per_domain: Count,
-    link_bandwidth: BytesPerSecond,
-    link_efficiency: Ratio,
-    all_reduce_startup: Seconds,
-    link_step_latency: Seconds,
-    chunk_latency: Seconds,
-    own_chunk: Ratio,
-    network_bandwidth: BytesPerSecond,
-    network_efficiency: Ratio,
-    network_startup: Seconds,
-    network_step_latency: Seconds,
-    network_chunk_latency: Seconds,
-    tree_efficiency: Ratio,
-    nvls_efficiency: Ratio,
-    nvls_chunk_latency: Seconds,
-    nvls_minimum_ranks: Count,
-) -> Seconds:
-    """Time of an all-reduce of `message` bytes by the best algorithm at each level.
-
-    On the links a ring or, from `nvls_minimum_ranks` ranks in a domain, the switch (NVLS); on the
-    network a ring or a double binary tree.
-
-    Ring, one domain of 8: 1.75 GB at 0.8·450 GB/s = 4861.1 µs, + 10 µs:
-
-    >>> round(float(all_reduce_time(1e9, 8, 8, 450e9, .8, 10e-6, 0, 0, 0, 50e9, 1, 0, 0, 0, .9, .7, 0, 99)) * 1e6, 1)
-    4871.1
-
-    In the switch, 3571.4 + 10 µs:
-
-    >>> round(float(all_reduce_time(1e9, 8, 8, 450e9, .8, 10e-6, 0, 0, 0, 50e9, 1, 0, 0, 0, .9, .7, 0, 6)) * 1e6, 1)
-    3581.4
-    """
-    ring = link_ring_time(
-        message, ranks_per_domain, 2, link_bandwidth, link_efficiency, link_step_latency, chunk_latency, own_chunk
-    )
-    nvls = link_nvls_time(
-        message, ranks_per_domain, link_bandwidth, nvls_efficiency, nvls_chunk_latency, link_step_latency
-    )
-    link = np.where(np.greater_equal(ranks_per_domain, nvls_minimum_ranks), np.minimum(ring, nvls), ring)
-    network_ring = network_ring_time(
-        message,
-        ranks,
-        ranks_per_domain,
-        2,
-        network_bandwidth,
-        network_efficiency,
-        network_startup,
-        network_step_latency,
-        network_chunk_latency,
-    )
-    network_tree = network_tree_time(
-        message,
-        ranks,
-        ranks_per_domain,
-        network_bandwidth,
-        network_efficiency,
-        network_startup,
-        network_step_latency,
-        network_chunk_latency,
-        tree_efficiency,
-    )
-    return all_reduce_startup * (ranks > 1) + np.maximum(link, np.minimum(network_ring, network_tree))
-
-
-@formula(symbol="T_A2A", cite="thakur2005", valid="ranks >= ranks_per_domain >= 1")
-def all_to_all_time(
-    message: Bytes,
-    ranks: Count,
-    ranks_per_domain: Count,
-    remote_share: Ratio,
-    link_bandwidth: BytesPerSecond,
-    link_efficiency: Ratio,
-    all_to_all_efficiency: Ratio,
-    all_to_all_startup: Seconds,
-    chunk_latency: Seconds,
-    own_chunk: Ratio,
-    network_bandwidth: BytesPerSecond,
-    network_efficiency: Ratio,
-    network_startup: Seconds,
-    network_step_latency: Seconds,
-    network_chunk_latency: Seconds,
-) -> Seconds:
-    """Time of an all-to-all in which each rank sends `message` bytes, 1/ranks of them to each.
-
-    `remote_share` is the share of `message` that each NIC sends: (N-1)/N for a plain all-to-all,
-    `dispatch_remote_share` for expert dispatch with one copy per domain. Data reach their
-    rail through the links, (γ-1)/γ of it; all peers are served at once, so there are no steps.
-
-    0.875 GB at 0.8·0.9·450 GB/s = 2700.6 µs:
-
-    >>> round(float(all_to_all_time(1e9, 8, 8, 0, 450e9, .8, .9, 0, 0, 0, 50e9, 1, 0, 0, 0)) * 1e6, 1)
-    2700.6
-    """
-    domains = ranks / ranks_per_domain
-    peers = ranks_per_domain - 1
-    link_wire = message * ((peers + own_chunk * (peers > 0)) / (ranks_per_domain * link_bandwidth))
-    link = link_wire / (link_efficiency * all_to_all_efficiency) + 2 * np.sqrt(chunk_latency * link_wire)
-    network_wire = message * ((domains > 1) * remote_share / network_bandwidth)
-    network_latency = network_startup * (domains > 1) + network_step_latency * (domains - 1)
-    network = network_wire / network_efficiency + 2 * np.sqrt(network_chunk_latency * network_wire) + network_latency
-    return all_to_all_startup * (ranks > 1) + np.maximum(link, network)
+    return np.minimum(ring, tree)
 
 
 @formula(symbol="φ_net", cite="thakur2005", valid="ranks >= ranks_per_domain >= 1")
-def all_to_all_remote_share(ranks: Count, ranks_per_domain: Count) -> Ratio:
+def all_to_all_remote_share(ranks: Ranks, ranks_per_domain: Ranks) -> Ratio:
     """Share of an all-to-all buffer that leaves the domain: (N-1)/N.
 
     >>> all_to_all_remote_share(32, 8)
@@ -337,59 +299,11 @@ def all_to_all_remote_share(ranks: Count, ranks_per_domain: Count) -> Ratio:
     return 1 - ranks_per_domain / ranks
 
 
-@formula(symbol="T_B", cite="thakur2005", valid="ranks >= ranks_per_domain >= 1")
-def broadcast_time(
-    message: Bytes,
-    ranks: Count,
-    ranks_per_domain: Count,
-    link_bandwidth: BytesPerSecond,
-    link_efficiency: Ratio,
-    collective_startup: Seconds,
-    link_step_latency: Seconds,
-    chunk_latency: Seconds,
-    network_bandwidth: BytesPerSecond,
-    network_efficiency: Ratio,
-    network_startup: Seconds,
-    network_step_latency: Seconds,
-    network_chunk_latency: Seconds,
-) -> Seconds:
-    """Time of a broadcast of `message` bytes by a pipelined chain; across domains each rail sends a share.
+@formula(symbol="x", cite="gpucalc-counting", valid="ranks >= ranks_per_domain >= 1")
+def crosses_network(ranks: Ranks, ranks_per_domain: Ranks) -> Flag:
+    """Whether a group reaches beyond one domain.
 
-    >>> round(float(broadcast_time(1e9, 8, 8, 450e9, .8, 0, 0, 0, 50e9, 1, 0, 0, 0)) * 1e6, 1)
-    2777.8
+    >>> float(crosses_network(16, 8)), float(crosses_network(8, 8))
+    (1.0, 0.0)
     """
-    domains = ranks / ranks_per_domain
-    link_wire = message * ((ranks_per_domain > 1) / link_bandwidth)
-    link = link_wire / link_efficiency + 2 * np.sqrt(chunk_latency * link_wire)
-    network_wire = message * ((domains > 1) / (ranks_per_domain * network_bandwidth))
-    network = network_wire / network_efficiency + 2 * np.sqrt(network_chunk_latency * network_wire)
-    link_latency = link_step_latency * (ranks_per_domain - 1)
-    network_latency = network_startup * (domains > 1) + network_step_latency * (domains - 1)
-    return collective_startup * (ranks > 1) + np.maximum(link + link_latency, network + network_latency)
-
-
-@formula(symbol="t_p2p", cite="hockney1994", valid="crosses is 0 or 1")
-def point_to_point_time(
-    message: Bytes,
-    crosses: Flag,
-    link_bandwidth: BytesPerSecond,
-    point_to_point_efficiency: Ratio,
-    point_to_point_startup: Seconds,
-    chunk_latency: Seconds,
-    network_bandwidth: BytesPerSecond,
-    network_efficiency: Ratio,
-    network_startup: Seconds,
-    network_chunk_latency: Seconds,
-) -> Seconds:
-    """Time to send `message` bytes to one peer: in the domain (crosses 0) or over one NIC (crosses 1).
-
-    100 MB over 0.95·50 GB/s = 2105.3 µs, + 25 µs:
-
-    >>> round(float(point_to_point_time(1e8, 1, 450e9, .8, 25e-6, 0, 50e9, .95, 0, 0)) * 1e6, 1)
-    2130.3
-    """
-    link_wire = message / link_bandwidth
-    link = link_wire / point_to_point_efficiency + 2 * np.sqrt(chunk_latency * link_wire)
-    network_wire = message / network_bandwidth
-    network = network_startup + network_wire / network_efficiency + 2 * np.sqrt(network_chunk_latency * network_wire)
-    return point_to_point_startup + np.where(np.equal(crosses, 1), network, link)
+    return np.less(ranks_per_domain, ranks) * 1.0

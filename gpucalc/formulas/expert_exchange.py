@@ -35,6 +35,26 @@ def separate_copies(places: Count, experts_per_token: Count) -> Count:
     return experts_per_token * (places - 1) / places
 
 
+@formula(symbol="c", cite="deepseek2024", valid="domains >= 1")
+def copies_in_domain(experts_per_token: Count, domains: Count) -> Count:
+    """Copies of a token that go to experts of one of `domains`, on average.
+
+    >>> copies_in_domain(8.0, 4.0)
+    2.0
+    """
+    return experts_per_token / domains
+
+
+@formula(symbol="log2 n", cite="deepep", valid="places >= 1")
+def doublings(places: Count) -> Count:
+    """How often a group doubles from one place to `places`: the steps of a barrier over them.
+
+    >>> float(doublings(8.0))
+    3.0
+    """
+    return np.log2(places)
+
+
 @formula(symbol="φ_net", cite="deepseek2024", valid="ranks >= ranks_per_domain >= 1")
 def dispatch_remote_share(ranks: Count, ranks_per_domain: Count, experts_per_token: Count) -> Ratio:
     """Share of the routed bytes (k copies of each token) that crosses the network, one copy per domain.

@@ -17,21 +17,6 @@ from gpucalc.core.units import BytesPerSecond, Count, Ratio
 # --- placement -------------------------------------------------------------------------------------
 
 
-@formula(symbol="N", cite="shoeybi2019", valid="ranks, stride, domain >= 1")
-def domains_spanned(ranks: Count, stride: Count, domain: Count) -> Count:
-    """Scale-up domains that a group spans whose neighbours lie `stride` ranks apart.
-
-    A domain holds floor(domain / stride) of them, at least one.
-
-    >>> float(domains_spanned(16, 1, 8)), float(domains_spanned(8, 4, 8)), float(domains_spanned(12, 1, 8))
-    (2.0, 4.0, 2.0)
-    >>> float(domains_spanned(4, 16, 8)), float(domains_spanned(8, 1, 4))
-    (4.0, 2.0)
-    """
-    most_per_domain = np.clip(np.floor_divide(domain, stride), 1, ranks)
-    return np.ceil(ranks / most_per_domain)
-
-
 @formula(symbol="γ", cite="shoeybi2019", valid="ranks, stride, domain >= 1")
 def ranks_per_domain(ranks: Count, stride: Count, domain: Count) -> Count:
     """Ranks of a group that share a scale-up domain; the mean when they do not divide evenly.
@@ -43,6 +28,16 @@ def ranks_per_domain(ranks: Count, stride: Count, domain: Count) -> Count:
     """
     most_per_domain = np.clip(np.floor_divide(domain, stride), 1, ranks)
     return ranks / np.ceil(ranks / most_per_domain)
+
+
+@formula(symbol="N", cite="gpucalc-counting", valid="ranks >= ranks_per_domain >= 1")
+def group_domains(ranks: Count, ranks_per_domain: Count) -> Count:
+    """Scale-up domains over which a group of ranks lies.
+
+    >>> group_domains(64, 8)
+    8.0
+    """
+    return ranks / ranks_per_domain
 
 
 # --- scale-up fabrics ------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +21,6 @@ from gpucalc.estimate.collectives import (
     chosen_algorithm,
     collective_ledger,
     exchange_ledger,
-    group_link_bandwidth,
 )
 from gpucalc.formulas import topology
 
@@ -34,17 +33,21 @@ if TYPE_CHECKING:
 LARGEST = 10**15  # bytes, tokens: beyond this a size is a mistake
 
 
-def fabric_share(cluster: Cluster, domains: Any, ranks_per_domain: Any, rail_only_share: float = 1.0) -> Any:
-    """Share of its NIC rate that a rank keeps when a group spans `domains` domains of the cluster's network."""
+def group_of(cluster: Cluster) -> tuple[str, str]:
+    """The wiring of a cluster's scale-up domains and the kind of its network, as `collective_ledger` takes them."""
+    return cluster.scale_up_topology, cluster.topology.kind
+
+
+def fabric_columns(cluster: Cluster) -> dict[str, float]:
+    """What the formulas of a network's topology read, beside the constants of the cluster."""
     shape = cluster.topology
-    pod = max(1.0, (shape.pod_gpus or (shape.radix or 0) / 2) / cluster.domain)  # else what one leaf switch joins
-    if shape.kind == "fat-tree":
-        return topology.fat_tree_share(domains, pod, shape.oversubscription)
-    if shape.kind == "rail":
-        return topology.rail_share(domains, ranks_per_domain, cluster.domain, rail_only_share)
-    if shape.kind == "dragonfly":
-        return topology.dragonfly_share(domains, pod, 1 / shape.oversubscription)
-    return topology.torus_share(domains, 3 if shape.kind == "torus-3d" else 2)
+    return {
+        # Scale-up domains under one leaf of a tree or in one group of a dragonfly.
+        "pod": max(1.0, (shape.pod_gpus or (shape.radix or 0) / 2) / cluster.domain),
+        "oversubscription": shape.oversubscription,
+        "global_taper": 1 / shape.oversubscription,
+        "fabric_dimensions": 3.0 if shape.kind == "torus-3d" else 2.0,
+    }
 
 
 # --- eval -----------------------------------------------------------------------------------------
@@ -133,26 +136,32 @@ def _resolved(
 
 
 def _columns(rows: Sequence[Mapping[str, Any]], count: str, dirs: Sequence[Any]) -> dict[str, Any]:
-    """The columns that the formulas read, one value per row."""
+    """The columns that the formulas read, one value per row; all clusters of one wiring and kind of network."""
     clusters = {id(row["cluster"]): row["cluster"] for row in rows}
     slot = {key: i for i, key in enumerate(clusters)}
     index = np.array([slot[id(row["cluster"])] for row in rows])
-    constants = [collective_constants(c, dirs) for c in clusters.values()]
+    constants = [{**collective_constants(c, dirs), **fabric_columns(c)} for c in clusters.values()]
     columns: dict[str, Any] = {
         name: np.array([c[name] for c in constants], dtype=float)[index] for name in constants[0]
     }
     ranks = np.array([row[count] for row in rows], dtype=float)
     columns["ranks"] = ranks
-    columns["ranks_per_domain"] = local = np.asarray(topology.ranks_per_domain(ranks, 1, columns["domain"]))
+    columns["ranks_per_domain"] = np.asarray(topology.ranks_per_domain(ranks, 1, columns["domain"]))
     stated = np.array([row.get("inter_node_gbps_per_gpu", np.nan) for row in rows], dtype=float)
     columns["network_bandwidth"] = np.where(np.isnan(stated), columns["network_bandwidth"], stated * 1e9 / 8)
-    for i, cluster in enumerate(clusters.values()):
-        mine = index == i
-        here = {name: values[mine] for name, values in columns.items()}
-        columns["link_bandwidth"][mine] = group_link_bandwidth(cluster.scale_up_topology, here, local[mine])
-        share = fabric_share(cluster, ranks[mine] / local[mine], local[mine], constants[i]["rail_only_share"])
-        columns["network_bandwidth"][mine] = columns["network_bandwidth"][mine] * share
     return columns
+
+
+def _kinds(
+    rows: Sequence[Mapping[str, Any]], errors: Sequence[str], name: str
+) -> Iterator[tuple[str, tuple[str, str], list[int]]]:
+    """Good rows that go through the same formulas: their operation or kernel, wiring and fabric, and positions."""
+    kinds: dict[tuple[str, tuple[str, str]], list[int]] = {}
+    for place, (row, error) in enumerate(zip(rows, errors, strict=True)):
+        if not error:
+            kinds.setdefault((row[name], group_of(row["cluster"])), []).append(place)
+    for (word, group), places in sorted(kinds.items()):
+        yield word, group, places
 
 
 def evaluate_collective(records: Iterable[Mapping[str, str]], db: Database) -> list[dict[str, Any]]:
@@ -163,12 +172,10 @@ def evaluate_collective(records: Iterable[Mapping[str, str]], db: Database) -> l
     results: list[dict[str, Any]] = [
         {"pred_time_us": None, "pred_busbw_GBps": None, "pred_algorithm": None, "pred_error": e or None} for e in errors
     ]
-    good = [i for i, e in enumerate(errors) if not e]
-    for op in sorted({rows[i]["op"] for i in good}):
-        at = [i for i in good if rows[i]["op"] == op]
+    for op, group, at in _kinds(rows, errors, "op"):
         columns = _columns([rows[i] for i in at], "n_gpus", db.dirs[1:])
         columns["message"] = message = np.array([rows[i]["bytes"] for i in at], dtype=float)
-        ledger = collective_ledger(op, Columns(columns))
+        ledger = collective_ledger(op, Columns(columns), group=group)
         seconds, names = ledger["time"], chosen_algorithm(op, ledger)
         rate = np.divide(message, seconds, out=np.zeros_like(seconds), where=seconds > 0)
         busbw = rate * bus_factor(op, columns["ranks"])
@@ -186,23 +193,25 @@ def evaluate_alltoall(records: Iterable[Mapping[str, str]], db: Database) -> lis
     results: list[dict[str, Any]] = [
         {"pred_dispatch_us": None, "pred_combine_us": None, "pred_error": e or None} for e in errors
     ]
-    good = [i for i, e in enumerate(errors) if not e]
-    for kernel in sorted({rows[i]["kernel"] for i in good}):
-        at = [i for i in good if rows[i]["kernel"] == kernel]
+    for kernel, group, at in _kinds(rows, errors, "kernel"):
         mine = [rows[i] for i in at]
         columns = _columns(mine, "gpus", db.dirs[1:])
-        columns["domains"] = columns["ranks"] / columns["ranks_per_domain"]
         for name, source in (("tokens", "tokens_per_gpu"), ("hidden", "hidden"), ("experts_per_token", "topk")):
             columns[name] = np.array([row[source] for row in mine], dtype=float)
         for phase in EXCHANGE_PHASES:
-            seconds = _phase_seconds(mine, columns, kernel, phase, db.dirs[1:])
+            seconds = _phase_seconds(mine, columns, kernel, group, phase, db.dirs[1:])
             for j, i in enumerate(at):
                 results[i][f"pred_{phase}_us"] = float(seconds[j] * 1e6)
     return results
 
 
 def _phase_seconds(
-    rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Any], kernel: str, phase: str, dirs: Sequence[Any]
+    rows: Sequence[Mapping[str, Any]],
+    columns: Mapping[str, Any],
+    kernel: str,
+    group: tuple[str, str],
+    phase: str,
+    dirs: Sequence[Any],
 ) -> np.ndarray:
     clusters = {id(row["cluster"]): row["cluster"] for row in rows}
     slot = {key: i for i, key in enumerate(clusters)}
@@ -210,8 +219,8 @@ def _phase_seconds(
     constants = [exchange_constants(c, kernel, phase, dirs) for c in clusters.values()]
     calibrated = {n: np.array([c[n].value for c in constants], dtype=float)[index] for n in constants[0]}
     token = FP8_TOKEN if phase == "dispatch" else BF16_TOKEN
-    seconds: np.ndarray = exchange_ledger(kernel, Columns({**columns, **calibrated, **token}))["time"]
-    return seconds
+    ledger = exchange_ledger(kernel, Columns({**columns, **calibrated, **token}), group=group)
+    return np.asarray(ledger["time"])
 
 
 # --- comm -----------------------------------------------------------------------------------------
@@ -221,13 +230,10 @@ def comm_ledger(
     op: str, size_bytes: float, cluster: Cluster, dirs: Iterable[str | os.PathLike[str]] = (), *, trace: bool = False
 ) -> Ledger:
     """All terms of one collective over every GPU of a cluster."""
-    constants: dict[str, Any] = dict(collective_constants(cluster, dirs))
+    columns: dict[str, Any] = {**collective_constants(cluster, dirs), **fabric_columns(cluster)}
     local = float(topology.ranks_per_domain(cluster.n_gpus, 1, cluster.domain))
-    constants |= {"message": float(size_bytes), "ranks": float(cluster.n_gpus), "ranks_per_domain": local}
-    constants["link_bandwidth"] = float(group_link_bandwidth(cluster.scale_up_topology, constants, local))
-    share = fabric_share(cluster, cluster.n_gpus / local, local, constants["rail_only_share"])
-    constants["network_bandwidth"] = float(constants["network_bandwidth"] * share)
-    return collective_ledger(operation(op), Columns(constants), trace=trace)
+    columns |= {"message": float(size_bytes), "ranks": float(cluster.n_gpus), "ranks_per_domain": local}
+    return collective_ledger(operation(op), Columns(columns), group=group_of(cluster), trace=trace)
 
 
 def comm(
@@ -269,15 +275,19 @@ def _candidates(op: str, ledger: Ledger, best: str) -> list[tuple[str, str, str]
     """(algorithm, path of its time, level that binds it) for each algorithm that the cluster permits."""
     columns = ledger.columns
     ranks, local = columns["ranks"], columns["ranks_per_domain"]
+
+    def slower(link: str, network: str) -> str:
+        return "link" if ledger[f"time/{link}"] >= ledger[f"time/{network}"] else "network"
+
+    if op == "send_recv":
+        return [(best, "time", "network" if columns["crosses"] else "link")]
     if not algorithms(op):
-        faster = {**{n: columns[n] for n in columns}, "link_bandwidth": columns["link_bandwidth"] * 1e6}
-        bound = "network" if ledger["time"] == collective_ledger(op, Columns(faster))["time"] else "link"
-        return [(best, "time", bound)]
+        return [(best, "time", slower("link", "network"))]
     found = []
     for a in algorithms(op):
         if a.link == "link/nvls" and local < columns["nvls_minimum_ranks"]:
             continue
         if a.network == "network/tree" and local == ranks:
             continue  # one domain: the network takes no part
-        found.append((a.name, f"algorithm/{a.name}", "link" if ledger[a.link] >= ledger[a.network] else "network"))
+        found.append((a.name, f"algorithm/{a.name}", slower(a.link, a.network)))
     return found
