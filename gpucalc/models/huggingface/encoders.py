@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpucalc.models.blueprint import DENSE, FULL, NO_WEIGHTS, Blueprint
-from gpucalc.models.huggingface.importer import KEYS, layer_count
+from gpucalc.models.huggingface.decoder import KEYS, layer_count
 from gpucalc.models.huggingface.reader import Reader
 from gpucalc.models.parameters import Weights, linear, pre_norm_encoder
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpucalc.models.blueprint import DENSE, FULL, LINEAR, MOE, NONE, Blueprint, LinearMixer
+from gpucalc.models.huggingface.decoder import KEYS, general_decoder, layer_count
 from gpucalc.models.huggingface.families import Family
-from gpucalc.models.huggingface.importer import KEYS, general_decoder, layer_count
 from gpucalc.models.huggingface.reader import DERIVED, Reader
 
 

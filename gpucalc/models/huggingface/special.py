@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from gpucalc.models.blueprint import Blueprint
+from gpucalc.models.huggingface.decoder import general_decoder
 from gpucalc.models.huggingface.encoders import bert, clip, t5, vit
 from gpucalc.models.huggingface.families import Family
 from gpucalc.models.huggingface.hybrids import deci, gemma4, jamba, mamba, mamba_2, nemotron_h, qwen_next, rwkv
-from gpucalc.models.huggingface.importer import general_decoder
 from gpucalc.models.huggingface.reader import DERIVED, Reader
 from gpucalc.models.huggingface.vision import vision_weights
 
