@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from launch_jobs import BIG, database, launch, layouts, recorded, same_layout, text_of, wrapped
+from profiles import examples
 
 from gpucalc.core.columns import INPUT
 from gpucalc.core.errors import DataError, GpucalcError, UsageError
@@ -23,7 +24,7 @@ from gpucalc.layouts.label import Layout
 MODELS = ("llama-3.1-8b", "llama-3.1-70b", "mixtral-8x7b", "qwen3-30b-a3b", "gpt3-6.7b")
 TITAN = ("llama-3.1-8b", "llama-3.1-70b", "qwen3-30b-a3b", "qwen3-8b")
 QUICK = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow]
+    max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow]
 )
 
 
@@ -244,7 +245,7 @@ def test_variables_that_double_do_not_take_the_machine() -> None:
     assert time.process_time() - start < 20
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.text(alphabet="ab$(){}[]\"'`\\\n #;|&<>=-*@:0 \ue000\ue001", max_size=80))
 def test_any_text_is_read_or_refused_in_words(text: str) -> None:
     for kind in ("megatron", "torchtitan", "deepspeed"):
