@@ -44,7 +44,7 @@ class _Tree:
         self.found.append(self._record(path, entry, depth))
         chosen = [self.ledger.active(path)] if entry.verb == "choose" else []
         for child in (*chosen, *(a.name for a in entry.arguments.values() if a.kind == "term")):
-            if child not in self.seen:
+            if child in self.ledger and child not in self.seen:  # a choice may stand for a column
                 self.walk(child, depth + 1)
 
     def _record(self, path: str, entry: Entry, depth: int) -> dict[str, Any]:

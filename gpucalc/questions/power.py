@@ -92,10 +92,13 @@ def power(question: Question, context: Context, cells: Mapping[str, Any] | None 
     if job is not None:
         step = estimate_training(jobs.stack([_capped(job, base["cap_watts"] / device.tdp_watts)]))
         base |= _paces(step, cluster)
+        origins["step_time, cluster_token_rate"] = (
+            "estimate of a step of this layout, which gpucalc explain takes apart"
+        )
     ledger = estimate_power(Columns({**base, **spreads}))
     # The likeliest case alone, with how it came about.
     alone = {**base, **{n: float(v[0]) for n, v in spreads.items()}}
-    traced = estimate_power(Columns({n: np.float64(v) for n, v in alone.items()}), trace=True)
+    traced = estimate_power(Columns(alone), trace=True)
     from gpucalc.questions.explain import ledger_tree
 
     return PowerResult(

@@ -60,7 +60,7 @@ def run(cells: Mapping[str, Any], question: Question, context: Context) -> RunRe
     ledger = estimate_run(columns)
     _check_progress(ledger, question, job)
     notes += [*job.warnings, *_warnings(ledger, question, job, predicted, db)]
-    traced = estimate_run(Columns({n: np.float64(v) for n, v in columns.row(0).items()}), trace=True)
+    traced = estimate_run(Columns(columns.row(0)), trace=True)
     from gpucalc.questions.explain import ledger_tree
 
     return RunResult(
@@ -95,6 +95,7 @@ def run_columns(
     intensity, origins["carbon_intensity"] = _carbon_intensity(question, db)
     electricity, origins["electricity_price"] = _electricity(question, db)
     slowdown, origins["straggler"] = _slowdown(question, step, n)
+    origins["step_time, token_rate, mfu"] = "estimate of a step of this layout, which gpucalc explain takes apart"
     token_rate, mfu = float(step["metric/tokens_per_s_per_gpu"]), float(step["metric/mfu"])
     if question.straggler_cv is not None or question.slow_gpu is not None:
         fitted = float(step["step/straggler"]) if question.straggler_cv is not None else 1.0

@@ -189,7 +189,7 @@ def storage(question: Question, context: Context, cells: Mapping[str, Any] | Non
             "stall_share": values["stall_share"].value,
         }
     columns, said = columns_of(workload, cluster.device, question, db)
-    ledger = estimate_storage(Columns({n: np.float64(v) for n, v in {**columns, **extra}.items()}), trace=True)
+    ledger = estimate_storage(Columns({**columns, **extra}), trace=True)
     from gpucalc.questions.explain import ledger_tree
 
     low, high = db_defaults.measured_share(db.dirs)
