@@ -105,7 +105,7 @@ def cli() -> Pages:
     import typer
 
     from gpucalc.cli.app import app
-    from gpucalc.cli.grouping import WHOLE, grouped
+    from gpucalc.cli.commands import REGISTERED, grouped
 
     root = typer.main.get_command(app)
     helps = {path: (command, context) for path, command, context in _commands(root, "gpucalc", None)}
@@ -118,12 +118,11 @@ def cli() -> Pages:
         "|---|---|",
     ]
     pages: Pages = {}
-    for title, names in grouped(list(root.commands)):  # type: ignore[attr-defined]
+    for title, commands in grouped([REGISTERED[name] for name in root.list_commands(None)]):  # type: ignore[attr-defined]
         page = f"{title.lower().replace(' ', '-')}.md"
         lines = [GENERATED, "", f"# {title}", ""]
-        for name in names:
-            command, _ = helps[f"gpucalc {name}"]
-            index.append(f"| [`{name}`]({page}#gpucalc-{name}) | {command.get_short_help_str(WHOLE)} |")
+        for name in (one.name for one in commands):
+            index.append(f"| [`{name}`]({page}#gpucalc-{name}) | {REGISTERED[name].help} |")
             for path, (command, context) in helps.items():
                 if path == f"gpucalc {name}" or path.startswith(f"gpucalc {name} "):
                     lines += [f"## {path}", "", *_page(command, context)]
@@ -165,24 +164,35 @@ def _statuses() -> list[str]:
 
 MANY = 30  # values beyond which a list is named instead of printed
 LISTED_BY = {
-    "--gpu": "`gpucalc hw list`",
-    "--against": "`gpucalc hw list`",
-    "--fabric": "`gpucalc hw list links`",
-    "--set": "the columns of the row schema",
+    "gpus": "`gpucalc hw list`",
+    "network links": "`gpucalc hw list links`",
+    "settings": "the columns of the row schema",
+    "serving settings": "the columns of serving rows",
 }
 
 
 def _option_values() -> list[str]:
-    """What options accept that takes one of a list: the same lists that shells complete."""
-    from gpucalc.cli.completion import FILES, Names
+    """What options accept that take one of a list: the same lists that shells complete."""
+    import typer
+
+    from gpucalc.cli.app import app
+    from gpucalc.cli.completion import Names, known_options
     from gpucalc.database.reader import Database
 
+    names = Names(Database())
+    accepted: dict[str, dict[str, list[str]]] = {}  # option → what it accepts → commands
+    for path, command, _ in _commands(typer.main.get_command(app), "gpucalc", None):
+        for field, one in known_options(command).items():
+            words = names.of(field, one) if one.flags else []
+            if words:
+                listed = LISTED_BY.get(str(one.complete)) or ", ".join(f"`{word}`" for word in words[:MANY])
+                accepted.setdefault(one.name, {}).setdefault(listed, []).append(path.removeprefix("gpucalc "))
     lines = ["## Values of options", "", "| option | accepts |", "|---|---|"]
-    for flag, values in Names(Database()).options.items():
-        if values == FILES:
-            continue
-        listed = LISTED_BY.get(flag) or ", ".join(f"`{value}`" for value in values[:MANY])
-        lines.append(f"| `{flag}` | {listed} |")
+    for flag in sorted(accepted):
+        usual = max(accepted[flag].values(), key=len)
+        for listed, commands in accepted[flag].items():
+            where = "" if commands is usual else f" of {', '.join(commands)}"
+            lines.append(f"| `{flag}`{where} | {listed} |")
     return [*lines, ""]
 
 
@@ -196,8 +206,8 @@ def _commands(command: Any, path: str, parent: Any) -> Iterator[tuple[str, Any, 
         help_option_names=["-h", "--help"],
     )
     yield path, command, context
-    for name, child in getattr(command, "commands", {}).items():
-        yield from _commands(child, f"{path} {name}", context)
+    for name in command.list_commands(context) if hasattr(command, "list_commands") else ():
+        yield from _commands(command.get_command(context, name), f"{path} {name}", context)
 
 
 DOCUMENTS: dict[str, Callable[[], Pages]] = {"docs/formulas": formulas, "docs/cli": cli}

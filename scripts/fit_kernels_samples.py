@@ -9,19 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from gpucalc.calibrate.kernels import Sample, evaluate, is_held, number
+from gpucalc.calibrate.kernels import Sample, is_held, number
 from gpucalc.database.reader import Database
-from gpucalc.formulas.attention import attended_keys, decode_attention_time, flash_attention_time
+from gpucalc.estimate import products
+from gpucalc.formulas.attention import attended_keys
 
 
 def prefill_model(columns: Mapping[str, Any], constants: Mapping[str, float]) -> np.ndarray:
     """Seconds of causal prefill attention."""
-    return np.asarray(evaluate(flash_attention_time, {**columns, **constants}))
+    return np.asarray(products.seconds(products.add_flash_attention, {**columns, **constants}))
 
 
 def decode_model(columns: Mapping[str, Any], constants: Mapping[str, float]) -> np.ndarray:
     """Seconds of decode attention."""
-    return np.asarray(evaluate(decode_attention_time, {**columns, **constants}))
+    return np.asarray(products.seconds(products.add_decode_attention, {**columns, **constants}))
 
 
 def read(path: Path) -> list[dict[str, str]]:

@@ -112,7 +112,9 @@ def _prepare() -> None:
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
     typer.main.get_command = functools.cache(typer.main.get_command)
-    typer.main.get_command(importlib.import_module("gpucalc.cli.app").app)
+    root = typer.main.get_command(importlib.import_module("gpucalc.cli.app").app)
+    for name in root.list_commands(None):  # each is built when it is asked for
+        root.get_command(None, name)
 
 
 def _serve(channel: socket.socket) -> list[str]:

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpucalc.estimate import products
 from gpucalc.formulas.attention import (
     attended_keys,
     attention_flops,
-    decode_attention_time,
-    flash_attention_time,
     unfused_attention_time,
 )
 
@@ -46,8 +45,14 @@ lengths, few, groups = st.integers(1, 200_000), st.integers(1, 64), st.integers(
 
 def prefill(batch: Any, length: Any, heads: Any, kv_heads: Any, head_dim: Any = 128, **changed: Any) -> Any:
     attended = attended_keys(length, changed.pop("window", length), 1)
-    constants = {**FLASH, **changed}
-    return flash_attention_time(batch, length, length, attended, heads, kv_heads, head_dim, **constants)
+    shape = {"batch": batch, "queries": length, "keys": length, "attended": attended}
+    heads_of = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
+    return products.seconds(products.add_flash_attention, {**shape, **heads_of, **FLASH, **changed})
+
+
+def decode(batch: Any, length: Any, heads: Any, kv_heads: Any, **changed: Any) -> Any:
+    shape = {"batch": batch, "context": length, "heads": heads, "kv_heads": kv_heads, "head_dim": 128}
+    return products.seconds(products.add_decode_attention, {**shape, **DECODE, **changed})
 
 
 @given(lengths, lengths)
@@ -68,7 +73,7 @@ def test_windowed_keys_equal_a_count_over_all_queries() -> None:
 def test_more_peak_or_bandwidth_is_never_slower(batch: int, length: int, kv: int, group: int, factor: float) -> None:
     for run, constants in (
         (prefill, FLASH),
-        (lambda *a, **c: decode_attention_time(*a, 128, **{**DECODE, **c}), DECODE),
+        (decode, DECODE),
     ):
         before = run(batch, length, kv * group, kv)
         for name in ("peak", "memory_bandwidth"):
@@ -87,8 +92,8 @@ def test_small_heads_cost_the_square_root_of_their_size() -> None:
 
 
 def test_grouped_heads_read_less_and_compute_the_same() -> None:
-    decode = [float(decode_attention_time(64, 32768, 64, kv, 128, **DECODE)) for kv in (64, 8)]
-    assert decode[0] / decode[1] == pytest.approx(8, rel=0.05)
+    times = [float(decode(64, 32768, 64, kv)) for kv in (64, 8)]
+    assert times[0] / times[1] == pytest.approx(8, rel=0.05)
     assert prefill(1, 8192, 64, 8) < prefill(1, 8192, 64, 64) < 1.2 * prefill(1, 8192, 64, 8)
 
 
@@ -105,7 +110,5 @@ def test_a_row_of_a_batch_equals_the_row_alone(rows: list[tuple[int, int, int, i
     batch, length, kv, group = np.array(rows, dtype=float).T
     alone = [float(prefill(float(b), float(s), float(v * g), float(v))) for b, s, v, g in rows]
     np.testing.assert_allclose(prefill(batch, length, kv * group, kv), alone, rtol=1e-12)
-    alone = [
-        float(decode_attention_time(float(b), float(s), float(v * g), float(v), 128, **DECODE)) for b, s, v, g in rows
-    ]
-    np.testing.assert_allclose(decode_attention_time(batch, length, kv * group, kv, 128, **DECODE), alone, rtol=1e-12)
+    alone = [float(decode(float(b), float(s), float(v * g), float(v))) for b, s, v, g in rows]
+    np.testing.assert_allclose(decode(batch, length, kv * group, kv), alone, rtol=1e-12)

@@ -78,7 +78,7 @@ def test_no_command_is_help_on_stderr() -> None:
         ("models import /nowhere.json", "/nowhere.json does not exist"),
         ("models show", "missing: a model"),
         ("eval --kind gem x.csv", "did you mean gemm?"),
-        ("eval --kind gemm --fabric ib-ndr x.csv", "No such file"),
+        ("eval --kind gemm --fabric ib-ndr x.csv", "--fabric has no meaning with --kind gemm"),
         ("eval nothing.csv", "No such file"),
         ("eval /tmp", "is a directory"),
         ("eval -f xml nothing.csv", "--format is 'xml'"),

@@ -88,7 +88,7 @@ def test_hpc_list_benchmarks_and_measured_codes() -> None:
         ("schedule --gpu h100-sxm-80gb --gpus 16", "what is free"),
         ("schedule --gpu h100-sxm-80gb --gpus 16 --free 4x9", "holds 8"),
         ("schedule --gpu h100-sxm-80gb --gpus 16 --free eight", "--free"),
-        ("schedule --gpu h100-sxm-80gb --gpus 12 --free 4x8", "no whole number"),
+        ("schedule --gpu h100-sxm-80gb --gpus 12 --free 4x8", "not a multiple"),
         ("schedule --gpu h100-sxm-80gb --gpus 16 --free 4x8 --load 100% --mean-run 4h", "below 1"),
         ("schedule --gpu h100-sxm-80gb --gpus 16 --free 4x8 --load 80%", "--mean-run"),
         ("schedule --gpu h100-sxm-80gb --gpus 16 --free 4x8 --load 80% --mean-run 1h --median-run 2h", "above"),

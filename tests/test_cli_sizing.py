@@ -187,7 +187,7 @@ def test_every_format_is_written(arguments, form):
         (("scale", *JOB, "--gpus", "8", "--global-batch", "64", "--mode", "stronk"), "strong"),
         (("scale", *JOB, "--gpus", "8", "--global-batch", "64", "--layout", "dp8"), "--gpus"),
         (("scale", *JOB, "--gpus", "8", "--global-batch", "64", "--straggler-cv", "150%"), "share"),
-        (("whatif", *LAYOUT, "--exposed", "5"), "share below 1"),
+        (("whatif", *LAYOUT, "--exposed", "5"), "share above 0 and below 1"),
         (("whatif", *LAYOUT, "--against", "h200x"), "unknown GPU"),
         (("whatif", *LAYOUT, "--against", "gpus=8,foo=1"), "unknown key"),
         (("whatif", *LAYOUT, "--against-price", "3"), "--against"),

@@ -9,7 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucalc.core import vocabulary
-from gpucalc.core.columns import COLUMNS, INPUT, KINDS, PREDICTED, cell_text, parse_cell, parse_row, parse_setting
+from gpucalc.core.columns import (
+    COLUMNS,
+    INPUT,
+    KINDS,
+    PREDICTED,
+    Column,
+    cell_text,
+    parse_cell,
+    parse_row,
+    parse_setting,
+)
 from gpucalc.core.errors import UsageError
 
 
@@ -118,3 +128,13 @@ def test_bad_settings(pair: str) -> None:
 def test_settings() -> None:
     assert parse_setting("micro-batch=2") == ("micro_batch", 2)
     assert parse_setting("model=a=b") == ("model", "a=b")
+
+
+@pytest.mark.parametrize("text", ["0.0038", "0.5", "1e-3"])
+def test_a_number_may_be_below_one(text: str) -> None:
+    assert parse_cell(Column("rate", "number", "requests per second"), text) == float(text)
+
+
+def test_a_column_of_numbers_may_have_a_least_one() -> None:
+    with pytest.raises(UsageError, match="expected 1 or more"):
+        parse_cell("expert_imbalance", "0.5")

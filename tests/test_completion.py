@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import pty
 import re
@@ -15,7 +16,8 @@ from pathlib import Path
 import pytest
 from cli import gpucalc
 
-from gpucalc.cli.grouping import GROUPS, grouped
+from gpucalc.cli.app import Application
+from gpucalc.cli.commands import REGISTERED
 
 
 @cache
@@ -147,13 +149,20 @@ def test_help_groups_the_commands_by_purpose() -> None:
     text = gpucalc("--help").out
     titles = re.findall(r"^(\w[\w ]*):$", text, re.MULTILINE)
     assert titles[:3] == ["Options", "Plan", "Understand"]
-    assert "Other" not in titles, "a new command needs its group in gpucalc/cli/grouping.py"
     plan = text.index("\nPlan:"), text.index("  plan "), text.index("\nUnderstand:")
     assert plan[0] < plan[1] < plan[2]
     assert "..." not in text.split("Plan:")[1], "a first sentence was cut off"
 
 
-def test_every_command_stands_in_one_group() -> None:
-    names = [name for _, members in GROUPS for name in members]
-    assert len(names) == len(set(names))
-    assert [name for _, members in grouped(names) for name in members] == names
+def test_every_command_has_a_group_and_a_sentence() -> None:
+    for name in Application.modules:
+        importlib.import_module(f"gpucalc.cli.{name}")
+        one = REGISTERED[name]
+        assert one.group, f"{name}: @command(group=…) is missing"
+        assert one.help.endswith((".", "?")), one
+    assert set(REGISTERED) == set(Application.modules)
+
+
+def test_a_group_is_one_section_of_the_help() -> None:
+    groups = [REGISTERED[name].group for name in Application.modules]
+    assert [g for i, g in enumerate(groups) if i == 0 or g != groups[i - 1]] == list(dict.fromkeys(groups))

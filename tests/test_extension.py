@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -89,13 +90,15 @@ def test_a_launcher_is_one_module() -> None:
 
 @pytest.mark.usefixtures("launcher")
 def test_a_launcher_stands_in_completion() -> None:
-    from gpucalc.cli.completion import Names
-    from gpucalc.database.reader import Database
-
-    options = Names(Database()).options
-    assert "bare-torch" in options["--to"]
-    assert "bare-torch" in options["--launcher"]
-    assert "plain-number" in options["--from"]
+    script = run("completion", "bash")[1]
+    for command, option, name in (
+        ("export", "--to", "bare-torch"),
+        ("export", "--launcher", "bare-torch"),
+        ("eval", "--from", "plain-number"),
+    ):
+        offered = re.search(rf"'{command}\|{option}'.*\n +names=\((.*)\)", script)
+        assert offered is not None, (command, option)
+        assert name in offered[1].split()
     assert run("export")[1].count("bare-torch") == 1
 
 

@@ -123,3 +123,10 @@ def test_defaults_are_arguments_with_units_of_their_own() -> None:
     info = FormulaInfo(with_constant, "M", "hf", "")
     assert info.defaults == {"bytes_each": 12.0}
     assert info.units["bytes_each"].symbol == "B"
+
+
+@every_formula
+def test_what_may_bind_are_arguments_of_one_unit(info: FormulaInfo) -> None:
+    assert len(info.bounds) != 1
+    assert set(info.bounds) <= set(info.parameters)
+    assert len({info.units[name] for name in info.bounds}) <= 1

@@ -11,7 +11,8 @@ from cli import gpucalc
 from legal_jobs import changed, database, solve, value
 
 from gpucalc.core.errors import UsageError
-from gpucalc.formulas import collectives, roofline
+from gpucalc.estimate import products
+from gpucalc.formulas import collectives
 from gpucalc.jobs.context import Context
 from gpucalc.jobs.training import evaluate_rows, resolve
 from gpucalc.models.model import load_model
@@ -160,11 +161,9 @@ def test_9_an_all_reduce_moves_twice_its_size_unless_the_switch_adds_up() -> Non
 def test_10_times_are_continuous_but_for_tile_edges() -> None:
     """Step functions of efficiency make an operation below a threshold cost 1.5 times the one above."""
     columns = resolve({"model": "llama-3.1-8b", "gpu": "h100-sxm-80gb", "seq_len": 2048}, Context(database())).columns
-    names = roofline.gemm_time.info.parameters  # type: ignore[attr-defined]
-    constants: dict[str, Any] = {name: columns[name] for name in names if name in columns}
-    constants |= {"sustained_clock": 1.0, "n": 8192.0, "k": 8192.0}
+    constants: dict[str, Any] = {**columns, "sustained_clock": 1.0, "n": 8192.0, "k": 8192.0}
     rows = np.arange(256.0, 8192.0, 8.0)
-    time = roofline.gemm_time(**{**constants, "m": rows})
+    time = products.seconds(products.add_gemm, {**constants, "m": rows})
     assert np.all(time[1:] >= time[:-1] * (1 - 1e-9)) or np.min(time[1:] / time[:-1]) > 0.9
     inside_a_tile = rows[1:] % 64 != 8  # 64 rows are the smallest tile: a new one may begin behind a multiple
     assert np.max(time[1:][inside_a_tile] / time[:-1][inside_a_tile]) < 1.02

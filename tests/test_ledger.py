@@ -92,6 +92,11 @@ def test_a_reference_to_nothing_is_an_error(reference: str) -> None:
     assert "time/x" not in found
 
 
+def test_an_argument_that_the_formula_does_not_have_is_an_error() -> None:
+    with pytest.raises(TypeError, match="transfer has no argument links"):
+        ledger().add("time/one", transfer, links="layers")
+
+
 def test_a_path_is_stored_once() -> None:
     found = ledger()
     found.keep("x", 1.0)

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from legal_jobs import DENSE, MIXTURES, changed, database, is_legal, legal_cells, solve, value
 
 from gpucalc.core.ledger import Ledger
-from gpucalc.formulas import collectives, roofline
+from gpucalc.estimate import products
+from gpucalc.formulas import collectives
 from gpucalc.jobs.context import Context
 from gpucalc.jobs.training import resolve
 
@@ -234,10 +235,8 @@ def test_the_time_is_continuous_in_the_network_rate(cells: dict[str, object], st
 def test_a_larger_product_is_not_much_faster(m: int, n: int, k: int) -> None:
     """Efficiency may rise with size, but never so steeply that more work takes notably less time."""
     job = resolve({"model": "llama-3.1-8b", "gpu": "h100-sxm-80gb", "seq_len": 2048}, Context(database()))
-    names = roofline.gemm_time.info.parameters  # type: ignore[attr-defined]
-    constants = {name: job.columns[name] for name in names if name in job.columns}
-    constants["sustained_clock"] = 1.0
+    constants = {**job.columns, "sustained_clock": 1.0}
     with np.errstate(all="raise"):
-        time = roofline.gemm_time(**{**constants, "m": m, "n": n, "k": k})
-        deeper = roofline.gemm_time(**{**constants, "m": m, "n": n, "k": k + 64})
+        time = products.seconds(products.add_gemm, {**constants, "m": m, "n": n, "k": k})
+        deeper = products.seconds(products.add_gemm, {**constants, "m": m, "n": n, "k": k + 64})
     assert deeper >= time / SLACK

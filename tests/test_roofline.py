@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucalc.core.formula import FORMULAS, FormulaInfo
+from gpucalc.estimate import products
 from gpucalc.formulas import attention, roofline
-from gpucalc.formulas.roofline import gemm_compute_time, gemm_memory_time, gemm_time, smooth_maximum, tile_utilisation
+from gpucalc.formulas.roofline import gemm_compute_time, gemm_memory_time, smooth_maximum, tile_utilisation
 
 CONSTANTS: dict[str, Any] = {
     "peak": 989.4e12,
@@ -33,7 +34,7 @@ OURS = [i for i in FORMULAS.values() if i.function.__module__ in {roofline.__nam
 
 
 def time(m: Any, n: Any, k: Any, **changed: Any) -> Any:
-    return gemm_time(m, n, k, **{**CONSTANTS, **changed})
+    return products.seconds(products.add_gemm, {"m": m, "n": n, "k": k, **CONSTANTS, **changed})
 
 
 @given(sizes, sizes, sizes, st.floats(1.0, 20.0))

@@ -16,7 +16,8 @@ import numpy as np
 from gpucalc.core.formula import info_of
 from gpucalc.database.efficiency import ELEMENT_BYTES, OUTPUT_BYTES
 from gpucalc.database.reader import Database
-from gpucalc.formulas.roofline import cast_time, gemm_time, gemm_traffic
+from gpucalc.estimate import products
+from gpucalc.formulas.roofline import cast_time, gemm_traffic
 
 LARGE = 1024  # m, n, k from here on count as a large product
 # The loss grows as the logarithm of 1 + error / TYPICAL, so that it follows the bulk of the shapes and not the
@@ -73,7 +74,7 @@ def evaluate(formula: Callable[..., Any], values: Mapping[str, Any]) -> Any:
 def gemm_model(columns: Mapping[str, Any], constants: Mapping[str, float]) -> np.ndarray:
     """Seconds of the products, with the cast of A where the format is quantised."""
     values = {**columns, **constants}
-    seconds = evaluate(gemm_time, values)
+    seconds = products.seconds(products.add_gemm, values)
     if "cast_bytes_per_element" in constants:
         seconds = seconds + evaluate(cast_time, {**values, "elements": columns["m"] * columns["k"]})
     return np.asarray(seconds)

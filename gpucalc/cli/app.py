@@ -7,17 +7,34 @@ import re
 import typer
 
 from gpucalc import __version__
-from gpucalc.cli.grouping import GroupedCommands
-from gpucalc.core.errors import nearest
+from gpucalc.cli.commands import Commands
+from gpucalc.core.errors import suggestion
+
+
+class Application(Commands):
+    """All commands, each the module of its name in this folder, in the order of `gpucalc --help`."""
+
+    modules = (
+        *("plan", "fit", "scale", "sweep"),
+        *("explain", "whatif", "diagnose", "comm", "roofline"),
+        "export",
+        *("eval", "validate", "claims"),
+        *("serve", "tune"),
+        *("run", "storage", "power", "hpc", "render", "schedule"),
+        *("hw", "models"),
+        "completion",
+    )
+
 
 app = typer.Typer(
     name="gpucalc",
-    cls=GroupedCommands,
+    cls=Application,
     help="Which parallel layout of a large model fits a GPU cluster, how fast it is, and why.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
+    suggest_commands=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 
@@ -57,65 +74,10 @@ def usage_sentence(error: Exception) -> str:
     said = re.split(r"[.;,]? \(?(?:Did you mean|Possible options|did you mean)", said)[0]
     if context:
         word = said.rsplit(" ", 1)[-1].strip("'\"")
+        known: list[str] = []
         if said.startswith("no such command"):
-            known = list(getattr(context.command, "commands", {}))
+            known = context.command.list_commands(context)
         elif said.startswith("no such option"):
             known = [name for parameter in context.command.params for name in parameter.opts]
-        else:
-            known = []
-        near = nearest(word, known, 2)
-        said += f"; did you mean {' or '.join(near)}?" if near else ""
+        said += suggestion(word, known, 2, "")
     return f"{path}: {said} (see {path} --help)"
-
-
-from gpucalc.cli import (  # noqa: E402     claims,     comm,     completion,     diagnose,     evaluate,     explain,     export,     fit,     hpc,     hw,     models,     plan,     power,     render,     roofline,     run,     scale,     schedule,     serve,     storage,     sweep,     tune,     validate,     whatif, )
-    claims,
-    comm,
-    completion,
-    diagnose,
-    evaluate,
-    explain,
-    export,
-    fit,
-    hpc,
-    hw,
-    models,
-    plan,
-    power,
-    render,
-    roofline,
-    run,
-    scale,
-    schedule,
-    serve,
-    storage,
-    sweep,
-    tune,
-    validate,
-    whatif,
-)
-
-app.command("plan")(plan.plan)
-app.command("explain")(explain.explain)
-app.command("eval")(evaluate.evaluate)
-app.command("validate")(validate.validate)
-app.command("fit")(fit.fit)
-app.command("scale")(scale.scale)
-app.command("whatif")(whatif.whatif)
-app.command("serve")(serve.serve)
-app.command("tune")(tune.tune)
-app.command("diagnose")(diagnose.diagnose)
-app.command("sweep")(sweep.sweep)
-app.command("hpc")(hpc.hpc)
-app.command("render")(render.render)
-app.command("schedule")(schedule.schedule)
-app.command("export")(export.export)
-app.command("comm")(comm.comm)
-app.add_typer(roofline.app, name="roofline")
-app.add_typer(hw.app, name="hw")
-app.add_typer(models.app, name="models")
-app.command("run")(run.run)
-app.command("storage")(storage.storage)
-app.command("power")(power.power)
-app.command("claims")(claims.claims)
-app.command("completion")(completion.completion)

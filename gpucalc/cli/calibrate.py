@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import TYPE_CHECKING
 
-import typer
-
-from gpucalc.cli import options as opt
-from gpucalc.cli.output import emit_document, emit_rows, talk
+from gpucalc.cli.comm import operation_named
+from gpucalc.cli.job_options import ClusterOptions, cells_of
+from gpucalc.cli.option import argument, cell, option
+from gpucalc.cli.output import OutputOptions, emit_document, talk
+from gpucalc.cli.values import positive_integer
 from gpucalc.core.columns import Column
 from gpucalc.core.errors import UsageError
+from gpucalc.core.vocabulary import OPERATIONS
+
+if TYPE_CHECKING:
+    from gpucalc.calibrate.fitted import Calibration
 
 _COMPARED = (
     Column("group", "text", "rows compared"),
@@ -25,74 +31,64 @@ _COMPARED = (
 )
 
 
+@dataclass(frozen=True)
+class MeasuredOn(ClusterOptions):
+    """Where the logs were taken."""
+
+    n_gpus: str | None = cell("--gpus N", "Ranks, where the log lists none.")
+
+
 def calibrate(
-    logs: Annotated[
-        Optional[list[str]],
-        typer.Argument(metavar="LOG...", help="Output of nccl-tests or rccl-tests; CSV of m,n,k,dtype,time_us."),
-    ] = None,
-    gpu: opt.Gpu = None,
-    output: Annotated[
-        opt.Text, typer.Option("-o", "--output", metavar="DIR", help="Overlay to write or to add to; else nothing is.")
-    ] = None,
-    gpus: Annotated[opt.Text, typer.Option("--gpus", metavar="N", help="Ranks, where the log lists none.")] = None,
-    nodes: Annotated[opt.Text, typer.Option("--nodes", metavar="N", help="Hosts, where the log lists none.")] = None,
-    gpus_per_node: opt.GpusPerNode = None,
-    fabric: opt.Fabric = None,
-    inter_node_gbps: opt.NetworkRate = None,
-    op: Annotated[
-        opt.Text, typer.Option("--op", metavar="OP", help="Operation, where neither log nor file name says it.")
-    ] = None,
-    in_place: Annotated[bool, typer.Option("--in-place", help="Fit the in-place columns of nccl-tests.")] = False,
-    with_cast: Annotated[
-        bool, typer.Option("--with-cast", help="FP8 and FP4 products were timed with the cast of their input.")
-    ] = False,
-    form: opt.Format = "table",
-    columns: opt.ColumnList = None,
-    no_header: opt.NoHeader = False,
-    db: opt.Databases = None,
+    *,
+    logs: tuple[str, ...] = argument(
+        "LOG...", "Output of nccl-tests or rccl-tests; CSV of m,n,k,dtype,time_us.", repeat=True, files=True
+    ),
+    where: MeasuredOn,
+    folder: str | None = option("-o, --output DIR", "Overlay to write or to add to; else nothing is.", files=True),
+    nodes: int | None = option("--nodes N", "Hosts, where the log lists none.", read=positive_integer),
+    op: str | None = option(
+        "--op OP", "Operation, where neither log nor file name says it.", read=operation_named, complete=OPERATIONS
+    ),
+    in_place: bool = option("--in-place", "Fit the in-place columns of nccl-tests."),
+    with_cast: bool = option("--with-cast", "FP8 and FP4 products were timed with the cast of their input."),
+    output: OutputOptions,
 ) -> None:
     """Fit the constants of collectives and matrix products to your own logs, and write an overlay.
 
     \b
     gpucalc hw calibrate --gpu h100-sxm-80gb all_reduce.log all_gather.log gemm.csv -o overlay
     """
-    form = opt.chosen_format(form)
-    if gpu is None or not logs:
+    if where.gpu is None or not logs:
         raise UsageError("missing: --gpu and a LOG, such as hw calibrate --gpu h100-sxm-80gb all_reduce.log -o overlay")
     from gpucalc.calibrate.fitted import Place
     from gpucalc.calibrate.fitted import calibrate as fitted
     from gpucalc.calibrate.logs import read_log
-    from gpucalc.core.vocabulary import operation
 
-    def whole(flag: str, text: str | None) -> int | None:
-        return None if text is None else opt.positive_integer(flag, text)
-
-    rate = None if inter_node_gbps is None else opt.option_value("inter_node_gbps_per_gpu", inter_node_gbps)
+    cells = cells_of(where)
     place = Place(
-        gpu,
-        whole("--gpus", gpus),
-        whole("--nodes", nodes),
-        whole("--gpus-per-node", gpus_per_node),
-        fabric,
-        rate,
+        where.gpu,
+        cells.get("n_gpus"),
+        nodes,
+        cells.get("gpus_per_node"),
+        where.fabric,
+        cells.get("inter_node_gbps_per_gpu"),
     )
-    database = opt.open_database(db)
-    database.device(gpu)
-    if output is not None and Path(output).exists() and not Path(output).is_dir():
-        raise UsageError(f"--output {output!r} is a file, expected a folder")
-    chosen = operation(op) if op is not None else None
-    read = [read_log(Path(name), chosen, place.gpus) for name in dict.fromkeys(logs)]
+    database = where.database()
+    database.device(where.gpu)
+    if folder is not None and Path(folder).exists() and not Path(folder).is_dir():
+        raise UsageError(f"--output {folder!r} is a file, expected a folder")
+    read = [read_log(Path(name), op, place.gpus) for name in dict.fromkeys(logs)]
     result = fitted(database, read, place, _today(), in_place=in_place, with_cast=with_cast)
     written = []
-    if output is not None:
+    if folder is not None:
         from gpucalc.calibrate.overlay import write_overlay
 
-        written = write_overlay(Path(output), result.constants)
-    _emit(form, result, columns, not no_header)
+        written = write_overlay(Path(folder), result.constants)
+    _emit(result, output)
     for warning in result.warnings:
         talk(f"gpucalc: warning: {warning}")
     if written:
-        talk(f"gpucalc: wrote {', '.join(map(str, written))}; use it with --db {output}")
+        talk(f"gpucalc: wrote {', '.join(map(str, written))}; use it with --db {folder}")
     else:
         talk("gpucalc: nothing written; -o DIR writes an overlay")
 
@@ -103,18 +99,18 @@ def _today() -> str:
     return datetime.date.today().isoformat()
 
 
-def _emit(form: str, result: Any, columns: str | None, header: bool) -> None:
+def _emit(result: Calibration, output: OutputOptions) -> None:
     constants = [dataclasses.asdict(c) for c in result.constants]
-    if form == "json":
+    if output.json:
         comparisons = [dataclasses.asdict(c) for c in result.comparisons]
         document = {"gpu": result.gpu, "constants": constants, "errors": comparisons, "warnings": result.warnings}
         emit_document(document)
         return
-    if form not in {"table", "md"}:
-        emit_rows(form, list(constants[0]), constants, columns, header)
+    if output.form not in {"table", "md"}:
+        output.rows(list(constants[0]), constants)
         return
     from gpucalc.output import choose_columns
-    from gpucalc.output.table import significant, table
+    from gpucalc.output.table import significant
 
     def shown(value: float | None, unit: str) -> str:
         if value is None:
@@ -126,14 +122,13 @@ def _emit(form: str, result: Any, columns: str | None, header: bool) -> None:
         for row in constants
     ]
     wanted = ["scope", "precision", "constant", "before", "before_provenance", "after", "rows"]
-    names = choose_columns(columns, list(constants[0])) if columns is not None else wanted
+    names = choose_columns(output.columns, list(constants[0])) if output.columns is not None else wanted
     headings = {"before_provenance": "before was", "after": "fitted"}
     records = [Column(n, "text", n, heading=headings.get(n, n.replace("_", " "))) for n in names]
-    markdown = form == "md"
-    sys.stdout.write(table(records, [{n: r[n] for n in names} for r in rows], markdown=markdown, header=header) + "\n")
+    output.table(records, [{n: r[n] for n in names} for r in rows])
     compared = []
     for comparison in result.comparisons:
         row = dataclasses.asdict(comparison)
         compared.append({n: 100 * v if isinstance(v, float) else v for n, v in row.items()})
     sys.stdout.write("\nMedian error with the constants before and after\n\n")
-    sys.stdout.write(table(_COMPARED, compared, markdown=markdown, header=header) + "\n")
+    output.table(_COMPARED, compared)

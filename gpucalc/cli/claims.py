@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Optional
 
-import typer
-
-from gpucalc.cli import options as opt
-from gpucalc.cli.output import emit_document, emit_rows
+from gpucalc.cli.commands import command
+from gpucalc.cli.job_options import DatabaseOptions
+from gpucalc.cli.option import argument
+from gpucalc.cli.output import OutputOptions, emit_document
 from gpucalc.core.errors import UsageError
 
 COLUMNS_OUT = ("key", "claim", "verdict", "because", "arithmetic", "source")
 
 
+@command(group="Check")
 def claims(
-    which: Annotated[
-        Optional[list[str]],
-        typer.Argument(metavar="[KEY | KEY=VALUE]...", help="Claims of the list, or the parts of your own."),
-    ] = None,
-    form: opt.Format = "table",
-    columns: opt.ColumnList = None,
-    no_header: opt.NoHeader = False,
-    db: opt.Databases = None,
+    *,
+    words: tuple[str, ...] = argument(
+        "[KEY | KEY=VALUE]...",
+        "Claims of the list, or the parts of your own.",
+        repeat=True,
+        complete="claims",
+    ),
+    output: OutputOptions,
+    database: DatabaseOptions,
 ) -> None:
     """Check common claims against the database, with the arithmetic; or a claim of yours, stated as key=value.
 
@@ -30,18 +31,16 @@ def claims(
     gpucalc claims
     gpucalc claims gpu=h100-sxm-80gb precision=fp16 tflops=2000
     """
-    form = opt.chosen_format(form)
-    words = which or []
     own = [w for w in words if "=" in w]
     if own and len(own) < len(words):
         odd = next(w for w in words if "=" not in w)
         raise UsageError(f"{odd!r} is not key=value; a claim of the list and one of yours cannot be mixed")
-    database = opt.open_database(db)
+    db = database.database()
 
     from gpucalc.validate.claims.check import check, check_all
     from gpucalc.validate.claims.statements import from_pairs
 
-    found = [check(from_pairs(own), database)] if own else check_all(database, words)
+    found = [check(from_pairs(own), db)] if own else check_all(db, words)
     rows = [
         {
             "key": one.claim.key,
@@ -53,9 +52,9 @@ def claims(
         }
         for one in found
     ]
-    if form == "json":
+    if output.json:
         emit_document([{**row, "arithmetic": list(one.arithmetic)} for row, one in zip(rows, found, strict=True)])
-    elif form == "table" and columns is None:
+    elif output.form == "table" and output.columns is None:
         import textwrap
 
         blocks = []
@@ -69,4 +68,4 @@ def claims(
             blocks.append("\n".join(lines))
         sys.stdout.write("\n\n".join(blocks) + "\n")
     else:
-        emit_rows(form, COLUMNS_OUT, rows, columns, not no_header)
+        output.rows(COLUMNS_OUT, rows)

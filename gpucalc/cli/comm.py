@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Optional
-
-import typer
-
-from gpucalc.cli import options as opt
-from gpucalc.cli.output import emit_rows, talk
+from gpucalc.cli.commands import command
+from gpucalc.cli.job_options import ClusterOptions
+from gpucalc.cli.option import argument
+from gpucalc.cli.output import FigureOptions, talk
 from gpucalc.core.errors import UsageError
 from gpucalc.core.vocabulary import OPERATIONS, operation
 
 
+def operation_named(flag: str, text: str) -> str:
+    """The operation that the text of an option means."""
+    return operation(text)
+
+
+@command(group="Understand")
 def comm(
-    op: Annotated[Optional[str], typer.Argument(metavar="OP", help=", ".join(OPERATIONS) + ".")] = None,
-    size: Annotated[Optional[str], typer.Argument(metavar="SIZE", help="Bytes with a unit, such as 1GiB.")] = None,
-    gpu: opt.Gpu = None,
-    gpus: opt.Gpus = None,
-    fabric: opt.Fabric = None,
-    gpus_per_node: opt.GpusPerNode = None,
-    inter_node_gbps: opt.NetworkRate = None,
-    form: opt.Format = "table",
-    columns: opt.ColumnList = None,
-    no_header: opt.NoHeader = False,
-    plot: opt.Plot = None,
-    db: opt.Databases = None,
+    *,
+    op: str | None = argument("OP", ", ".join(OPERATIONS) + ".", complete=OPERATIONS),
+    size: str | None = argument("SIZE", "Bytes with a unit, such as 1GiB."),
+    where: ClusterOptions,
+    output: FigureOptions,
 ) -> None:
     """Time, algorithm and bus bandwidth of a collective, by algorithm.
 
@@ -35,26 +32,24 @@ def comm(
     """
     from gpucalc.core.units import parse_quantity
 
-    form = opt.chosen_format(form)
-    opt.check_plot(plot)
     if op is None or size is None:
         raise UsageError("missing: an operation and a size, such as comm all_reduce 1GiB")
     name, size_bytes = operation(op), parse_quantity(size, "B")
     if size_bytes > 1e18:
         raise UsageError(f"{size!r} is too large (at most 1 EB)")
-    database = opt.open_database(db)
-    cluster = opt.resolved_cluster(database, gpu, gpus, gpus_per_node, inter_node_gbps, fabric)
+    database = where.database()
+    cluster = where.cluster(database)
 
     from gpucalc.questions.collectives import comm as evaluated
 
     rows = evaluated(name, size_bytes, cluster, database.dirs[1:])
-    if plot is not None:
+    if output.plot is not None:
         from gpucalc.output.figures import save
         from gpucalc.output.figures.kernels import comm_figure
 
-        save(comm_figure(name, size_bytes, cluster, database.dirs[1:]), plot)
-    emit_rows(form, list(rows[0]), rows, columns, not no_header)
-    if form in {"table", "md"}:
+        save(comm_figure(name, size_bytes, cluster, database.dirs[1:]), output.plot)
+    output.rows(list(rows[0]), rows)
+    if output.form in {"table", "md"}:
         talk(
             f"{cluster.n_gpus} × {cluster.device.key}, {cluster.gpus_per_node} a node, {cluster.domain} in a "
             f"scale-up domain ({cluster.scale_up_topology}, {cluster.link_bandwidth / 1e9:g} GB/s per GPU and "

@@ -7,17 +7,23 @@ an update, or when an overlay of the hardware database changes.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Optional
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from gpucalc.cli import options as opt
+from gpucalc.cli.commands import command
+from gpucalc.cli.job_options import DatabaseOptions
+from gpucalc.cli.option import Option, argument
 from gpucalc.core.errors import UsageError, unknown
 
-SHELLS = ("bash", "zsh", "fish")
+if TYPE_CHECKING:
+    from gpucalc.database.reader import Database
+
 FILES = "files"  # stands for names of files
+SHELLS = ("bash", "zsh", "fish")
 
 
 @dataclass(frozen=True)
@@ -42,10 +48,12 @@ class Node:
     children: Mapping[str, str] = field(default_factory=dict)
 
 
+@command(group="Shell")
 def completion(
+    *,
     context: typer.Context,
-    shell: Annotated[Optional[str], typer.Argument(metavar="SHELL", help=", ".join(SHELLS) + ".")] = None,
-    db: opt.Databases = None,
+    shell: str | None = argument("SHELL", ", ".join(SHELLS) + ".", complete=SHELLS),
+    database: DatabaseOptions,
 ) -> None:
     """Print a script that completes commands, options, and names of GPUs, models, fabrics and profiles.
 
@@ -58,90 +66,93 @@ def completion(
         raise UsageError(f"for which shell? write one of {', '.join(SHELLS)}")
     if shell.casefold() not in SHELLS:
         raise unknown("shell", shell, SHELLS)
-    nodes = list(tree(context.find_root().command, Names(opt.open_database(db))))
+    nodes = list(tree(context.find_root(), Names(database.database())))
     sys.stdout.write({"bash": bash, "zsh": zsh, "fish": fish}[shell.casefold()](nodes))
 
 
 class Names:
-    """What may follow an option or stand as an argument."""
+    """What a shell offers for an option: its choices, those of its column, and names out of the database."""
 
-    def __init__(self, db: Any) -> None:
-        from gpucalc.cli import comm, evaluate, hw, plan
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def of(self, name: str, one: Option) -> list[str]:
+        """The words that may follow an option, or stand as an argument, of the name that its field has."""
+        words = list(one.words) or (self._of_column(name) if one.cell else [])
+        if isinstance(one.complete, str):
+            return words + self._lists[one.complete]()
+        return words + list(one.complete() if callable(one.complete) else one.complete)
+
+    @staticmethod
+    def _of_column(name: str) -> list[str]:
+        """The words that a column of the row schema takes; of a few numbers, the numbers."""
+        from gpucalc.core.columns import INPUT
+
+        column = INPUT.get(name)
+        if column is not None and column.kind == "int" and column.maximum < 10:
+            return [str(number) for number in range(int(column.minimum), int(column.maximum) + 1)]
+        return list(column.choices) if column is not None else []
+
+    @cached_property
+    def _lists(self) -> dict[str, Callable[[], list[str]]]:
         from gpucalc.core.columns import INPUT, MEASURED
+        from gpucalc.database.defaults import workloads
+        from gpucalc.database.engines import engine_names
         from gpucalc.database.profiles import profile_names
-        from gpucalc.launch.target import sources, targets, wrappers
+        from gpucalc.jobs.serving_schema import RECORDS
         from gpucalc.models.presets import preset_names
-        from gpucalc.output import FORMATS
+        from gpucalc.validate.claims.check import shipped_claims
 
-        gpus = [device.key for device in db.devices()]
-        links = [link.key for link in db.links()]
-        nodes, topologies = [node.key for node in db.nodes()], [topology.key for topology in db.topologies()]
-        choices = {flag: INPUT[name].choices for name, flag in opt.FLAGS.items() if name in INPUT}
-        files = ("--plot", "--report", "--db", "--output")
-        self.options: dict[str, Sequence[str] | str] = {
-            **{flag: values for flag, values in choices.items() if values},
-            **dict.fromkeys(files, FILES),
-            "--gpu": gpus,
-            "--against": gpus,
-            "--fabric": [link.key for link in db.links() if link.kind == "network"],
-            "--profile": profile_names(db.dirs),
-            "--format": FORMATS,
-            "--zero": ("0", "1", "2", "3"),
-            "--objective": plan.OBJECTIVES,
-            "--set": [f"{name}=" for name in INPUT if name not in MEASURED],
-            "--to": (*targets(), *wrappers()),
-            "--from": sources(),
-            "--launcher": targets(),
-            "--op": comm.OPERATIONS,
-            "--phase": ("prefill", "decode"),
-            "--mode": ("strong", "weak", "both"),
-            "--assert": ("fits", "risky"),
-        }
-        self.by_command: dict[tuple[str, str], Sequence[str]] = {
-            ("eval", "--kind"): tuple(evaluate.KINDS),
-            ("validate", "--kind"): ("training", "gemm", "attention", "collective"),
-            ("validate", "--by"): ("source", "family", "gpu", "framework"),
-        }
-        self.arguments: dict[str, Sequence[str]] = {
-            "MODEL": preset_names(),
-            "OP": comm.OPERATIONS,
-            "SHELL": SHELLS,
-            "[KIND]": hw.KINDS,
-            "NAME": [*gpus, *nodes, *links, *topologies],
+        db = self._db
+        return {
+            "gpus": lambda: [device.key for device in db.devices()],
+            "network links": lambda: [link.key for link in db.links() if link.kind == "network"],
+            "topologies": lambda: [topology.key for topology in db.topologies()],
+            "hardware": lambda: [
+                record.key for records in (db.devices(), db.nodes(), db.links(), db.topologies()) for record in records
+            ],
+            "claims": lambda: list(shipped_claims(db.dirs)),
+            "models": lambda: list(preset_names()),
+            "profiles": lambda: list(profile_names(db.dirs)),
+            "engines": lambda: list(engine_names(db.dirs)),
+            "workloads": lambda: list(workloads(db.dirs)),
+            "settings": lambda: [f"{name}=" for name in INPUT if name not in MEASURED],
+            "serving settings": lambda: [f"{name}=" for name in RECORDS],
         }
 
-    def after(self, path: str, flags: Sequence[str]) -> Sequence[str] | str | None:
-        """What may follow an option of a command."""
-        for flag in flags:
-            if (path, flag) in self.by_command:
-                return self.by_command[path, flag]
-        return next((self.options[flag] for flag in flags if flag in self.options), None)
+
+def known_options(parsed: Any) -> dict[str, Option]:
+    """The options of a parsed command by the name of their field, arguments among them."""
+    return getattr(parsed.callback, "options", {})
 
 
-_NO_FILES = {"OP", "SIZE", "M", "N", "K", "SHELL", "[KIND]", "NAME"}
-
-
-def tree(command: Any, names: Names, path: str = "") -> Iterator[Node]:
+def tree(context: Any, names: Names, path: str = "") -> Iterator[Node]:
     """Every command with its options and arguments, the root first."""
-    options = [p for p in command.params if p.param_type_name == "option" and not getattr(p, "hidden", False)]
-    arguments = [p.metavar or "" for p in command.params if p.param_type_name == "argument"]
-    switches = [
-        Switch(
-            tuple(p.opts), _line(p.help), not p.is_flag, None if p.is_flag else names.after(path, [*reversed(p.opts)])
-        )
-        for p in options
-    ]
-    children = {n: _line(c.get_short_help_str(60)) for n, c in getattr(command, "commands", {}).items() if not c.hidden}
+    parsed = context.command
+    known = known_options(parsed)
+    switches = []
+    for parameter in parsed.params:
+        one = known.get(parameter.name)
+        if parameter.param_type_name != "option" or getattr(parameter, "hidden", False):
+            continue
+        values: Sequence[str] | str | None = None
+        if one is not None and not parameter.is_flag:
+            values = FILES if one.files else names.of(parameter.name, one) or None
+        switches.append(Switch(tuple(parameter.opts), _line(parameter.help), not parameter.is_flag, values))
+    arguments = {name: one for name, one in known.items() if not one.flags}
+    below = {}
+    if hasattr(parsed, "list_commands"):
+        below = {name: parsed.get_command(context, name) for name in parsed.list_commands(context)}
     yield Node(
         path,
-        _line(command.get_short_help_str(60)),
+        _line(parsed.get_short_help_str(60)),
         (*switches, Switch(("-h", "--help"), "Show help and exit.", False, None)),
-        tuple(value for metavar in arguments for value in names.arguments.get(metavar, ())),
-        any(metavar not in _NO_FILES for metavar in arguments),
-        children,
+        tuple(word for name, one in arguments.items() for word in names.of(name, one)),
+        any(one.files for one in arguments.values()),
+        {name: _line(child.get_short_help_str(60)) for name, child in below.items()},
     )
-    for name in children:
-        yield from tree(command.commands[name], names, f"{path} {name}".strip())
+    for name, child in below.items():
+        yield from tree(typer.Context(child, parent=context, info_name=name), names, f"{path} {name}".strip())
 
 
 def _line(text: str | None) -> str:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from gpucalc.cli import options as opt
-from gpucalc.cli.fit import word_of
-from gpucalc.cli.output import emit_document, emit_rows, talk
+from gpucalc.cli.commands import command
+from gpucalc.cli.job_options import JobOptions
+from gpucalc.cli.option import option
+from gpucalc.cli.output import OutputOptions, emit_document, talk
+from gpucalc.cli.values import quantity
 from gpucalc.core.columns import Column
 from gpucalc.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpucalc.questions.diagnose import Diagnosis
 
 CAUSES_OUT = ("cause", "title", "value", "explained_pct", "plausibility", "pred_step_time_s", "pred_fit", "check")
 TERMS_OUT = ("term", "pred_time_s", "share_pct", "unhidden_s", "note")
@@ -29,33 +32,17 @@ _HEADINGS = {
 }
 
 
+@command(group="Understand")
 def diagnose(
-    model: opt.Model = None,
-    gpu: opt.Gpu = None,
-    gpus: opt.Gpus = None,
-    measured: Annotated[
-        opt.Text, typer.Option("--measured-step-time", metavar="TIME", help="With a unit, such as 12.3s or 840ms.")
-    ] = None,
-    seq_len: opt.SeqLen = None,
-    global_batch: opt.GlobalBatch = None,
-    micro_batch: opt.MicroBatch = None,
-    precision: opt.Precision = None,
-    fabric: opt.Fabric = None,
-    profile: opt.Profile = None,
-    gpus_per_node: opt.GpusPerNode = None,
-    inter_node_gbps: opt.NetworkRate = None,
-    recompute: opt.Recompute = None,
-    zero: opt.Zero = None,
-    schedule: opt.Schedule = None,
-    layout: opt.LayoutLabel = None,
-    settings: opt.Settings = None,
-    show: Annotated[
-        opt.Text, typer.Option("--show", metavar="WHAT", help="causes or terms, where one table is printed.")
-    ] = None,
-    form: opt.Format = "table",
-    columns: opt.ColumnList = None,
-    no_header: opt.NoHeader = False,
-    db: opt.Databases = None,
+    *,
+    job: JobOptions,
+    measured: float | None = option(
+        "--measured-step-time TIME", "With a unit, such as 12.3s or 840ms.", read=quantity("s")
+    ),
+    show: str | None = option(
+        "--show WHAT", "causes or terms, where one table is printed.", choices=("causes", "terms")
+    ),
+    output: OutputOptions,
 ) -> None:
     """Tell where a job loses its time: the measured step beside the predicted one, and what would explain the gap.
 
@@ -69,41 +56,18 @@ def diagnose(
     \b
     gpucalc eval --from megatron run.sh --gpu h100-sxm-80gb | gpucalc diagnose - --measured-step-time 20s
     """
-    from gpucalc.cli.explain import row_from_stdin
-    from gpucalc.core.units import parse_quantity
-    from gpucalc.layouts.label import label_cells
-
-    form = opt.chosen_format(form)
-    shown = word_of("--show", show, ("causes", "terms"))
-    base = row_from_stdin() if model == "-" else None
-    cells = opt.job_cells(
-        opt.stated_options(locals()),
-        settings,
-        label_cells(layout) if layout is not None else None,
-        base,
-    )
-    if measured is not None:
-        try:
-            seconds = parse_quantity(measured, "s")
-        except UsageError as error:
-            raise UsageError(*(f"--measured-step-time: {problem}" for problem in error.problems)) from None
-    elif base is not None and base.get("measured_step_time_s"):
-        seconds = float(base["measured_step_time_s"])
-    else:
+    cells = job.laid_out("diagnose")
+    seconds = measured if measured is not None else (job.row or {}).get("measured_step_time_s")
+    if seconds is None:
         raise UsageError("missing: --measured-step-time, such as --measured-step-time 12.3s")
-    if base is None and layout is None and "tp" not in cells:
-        raise UsageError("which layout? write --layout with a label of plan, such as tp8-pp4-dp2-mbs1-zero1-sp")
-    opt.require(cells, "model", "gpu", *(() if "dp" in cells else ("n_gpus",)), "seq_len", "global_batch")
-    database = opt.open_database(db)
 
-    from gpucalc.jobs.context import Context
     from gpucalc.questions.diagnose import diagnose as diagnosed
 
-    found = diagnosed(Context(database, profile, fabric), cells, seconds)
-    _write(found, shown, form, columns, not no_header)
+    found = diagnosed(job.context(), cells, seconds)
+    _write(found, show, output)
 
 
-def _write(found: Any, shown: str | None, form: str, columns: str | None, header: bool) -> None:
+def _write(found: Diagnosis, shown: str | None, output: OutputOptions) -> None:
     causes = [
         {
             "cause": one.cause.key,
@@ -127,7 +91,7 @@ def _write(found: Any, shown: str | None, form: str, columns: str | None, header
         }
         for term in found.terms
     ]
-    if form == "json":
+    if output.json:
         emit_document(
             {
                 "layout": found.base.label,
@@ -143,19 +107,18 @@ def _write(found: Any, shown: str | None, form: str, columns: str | None, header
                 "summary": found.summary,
             }
         )
-    elif form in {"table", "md"} and columns is None:
+    elif output.for_people:
         if shown is None:
             sys.stdout.write("\n".join(found.summary) + "\n\n")
         if shown != "causes":
-            _table(("term", "pred_time_s", "share_pct", "note"), terms, form, header)
+            _table(("term", "pred_time_s", "share_pct", "note"), terms, output)
         if shown is None and causes:
             sys.stdout.write("\n")
         if shown != "terms" and causes:
             _table(
                 ("title", "value", "explained_pct", "plausibility", "pred_step_time_s", "pred_fit"),
                 causes,
-                form,
-                header,
+                output,
             )
             talk(
                 "",
@@ -163,12 +126,10 @@ def _write(found: Any, shown: str | None, form: str, columns: str | None, header
                 "no probabilities: priors are assumptions",
             )
     elif shown == "terms":
-        emit_rows(form, TERMS_OUT, terms, columns, header)
+        output.rows(TERMS_OUT, terms)
     else:
-        emit_rows(form, CAUSES_OUT, causes, columns, header)
+        output.rows(CAUSES_OUT, causes)
 
 
-def _table(names: tuple[str, ...], rows: list[dict[str, Any]], form: str, header: bool) -> None:
-    from gpucalc.output.table import table
-
-    sys.stdout.write(table([_HEADINGS[n] for n in names], rows, markdown=form == "md", header=header) + "\n")
+def _table(names: tuple[str, ...], rows: list[dict[str, Any]], output: OutputOptions) -> None:
+    output.table([_HEADINGS[n] for n in names], rows)

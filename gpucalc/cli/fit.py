@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from gpucalc.cli import options as opt
-from gpucalc.cli.output import emit_document, emit_rows, talk
+from gpucalc.cli.commands import command
+from gpucalc.cli.job_options import JobOptions, require
+from gpucalc.cli.option import option
+from gpucalc.cli.output import OutputOptions, emit_document, talk
 from gpucalc.core.columns import COLUMNS, Column
-from gpucalc.core.errors import ExitStatus, UsageError, nearest
+from gpucalc.core.errors import ExitStatus, UsageError, suggestion
+
+if TYPE_CHECKING:
+    from gpucalc.jobs.context import Context
+    from gpucalc.jobs.variations import Outcome
+    from gpucalc.questions.fit import Strategy, Verdict
+    from gpucalc.questions.fit_remedies import Remedy
 
 STRATEGIES_OUT = (
     *("strategy", "title", "n_gpus", "pred_fit", "layout", "pred_peak_mem_gib", "pred_tokens_per_s_per_gpu"),
@@ -32,37 +38,24 @@ _HEADINGS = {
     "saved_gib": Column("saved_gib", "number", "", unit="GiB", heading="saves", decimals=1),
     "cost_pct": Column("cost_pct", "number", "", unit="%", heading="time per token", decimals=1),
 }
-ASSERTIONS = ("fits", "risky")
+TABLES = ("strategies", "remedies")
+# --assert → the verdicts that pass.
+ASSERTIONS = {"fits": ("fits",), "risky": ("fits", "risky")}
 
 
+def assert_option() -> Any:
+    """The option by which a script asks whether something fits."""
+    return option("--assert FIT", "Status 3 unless it fits: fits, or risky too.", choices=tuple(ASSERTIONS))
+
+
+@command(group="Plan")
 def fit(
-    model: opt.Model = None,
-    gpu: opt.Gpu = None,
-    gpus: opt.Gpus = None,
-    seq_len: opt.SeqLen = None,
-    global_batch: opt.GlobalBatch = None,
-    micro_batch: opt.MicroBatch = None,
-    precision: opt.Precision = None,
-    profile: opt.Profile = None,
-    fabric: opt.Fabric = None,
-    gpus_per_node: opt.GpusPerNode = None,
-    recompute: opt.Recompute = None,
-    zero: opt.Zero = None,
-    layout: opt.LayoutLabel = None,
-    settings: opt.Settings = None,
-    strategy: Annotated[
-        opt.Text, typer.Option("--strategy", metavar="A,B,…", help="Strategies to try, such as fsdp,3d; all without.")
-    ] = None,
-    show: Annotated[
-        opt.Text, typer.Option("--show", metavar="WHAT", help="strategies or remedies, where one table is printed.")
-    ] = None,
-    asserted: Annotated[
-        opt.Text, typer.Option("--assert", metavar="FIT", help="Status 3 unless it fits: fits, or risky too.")
-    ] = None,
-    form: opt.Format = "table",
-    columns: opt.ColumnList = None,
-    no_header: opt.NoHeader = False,
-    db: opt.Databases = None,
+    *,
+    job: JobOptions,
+    strategy: str | None = option("--strategy A,B,…", "Strategies to try, such as fsdp,3d; all without."),
+    show: str | None = option("--show WHAT", "strategies or remedies, where one table is printed.", choices=TABLES),
+    asserted: str | None = assert_option(),
+    output: OutputOptions,
 ) -> int:
     """Say whether a job fits: the least GPUs per strategy, or with --gpus or --layout what fits on those.
 
@@ -73,60 +66,36 @@ def fit(
     gpucalc fit llama-3.1-70b --gpu h100-sxm-80gb --seq-len 8192
     gpucalc fit llama-3.1-70b --gpu h100-sxm-80gb --gpus 64 --layout tp8-dp8-mbs1-zero3 --assert fits
     """
-    from gpucalc.layouts.label import label_cells
+    cells = job.cells()
+    require(cells, "model", "gpu", "seq_len")
 
-    form = opt.chosen_format(form)
-    wanted = word_of("--assert", asserted, ASSERTIONS)
-    shown = word_of("--show", show, ("strategies", "remedies"))
-    cells = opt.job_cells(
-        opt.stated_options(locals()),
-        settings,
-        label_cells(layout) if layout is not None else None,
-    )
-    opt.require(cells, "model", "gpu", "seq_len")
-    database = opt.open_database(db)
-
-    from gpucalc.jobs.context import Context
     from gpucalc.questions import fit as sizing
     from gpucalc.questions.fit_remedies import remedies
 
-    context = Context(database, profile, fabric)
-    if layout is not None or "tp" in cells or "pp" in cells:
+    context = job.context()
+    if job.layout is not None or "tp" in cells or "pp" in cells:
         if strategy is not None:
             raise UsageError("--strategy and --layout contradict: a layout is one strategy")
-        return _one_layout(sizing, context, cells, wanted, form, columns, not no_header)
+        return _one_layout(context, cells, asserted, output)
     sizer = sizing.Sizer(context, cells)
     chosen = _strategies(sizing.strategies(sizer.base.model), strategy, cells.get("zero_stage"))
     count = cells.get("n_gpus")
-    if wanted and count is None:
+    if asserted and count is None:
         raise UsageError("--assert needs --gpus or --layout: on what shall it fit?")
     if count is None:
         verdicts = [sizing.least_gpus(sizer, one) for one in chosen]
     else:
         verdicts = [sizing.on_count(sizer, one, count) for one in chosen]
     best = _best(verdicts)
-    cures = remedies(best) if best is not None and (count is not None or shown == "remedies") else []
+    cures = remedies(best) if best is not None and (count is not None or show == "remedies") else []
     rows = [_row(verdict, count) for verdict in verdicts]
-    _write(rows, [_remedy_row(one) for one in cures], best, shown, form, columns, not no_header, count)
-    if wanted:
-        return _asserted(wanted, [v.outcome.fit for v in verdicts if v.fits and v.outcome is not None], count)
+    _write(rows, [_remedy_row(one) for one in cures], best, show, output, count)
+    if asserted:
+        return _verdict(asserted, [v.outcome.fit for v in verdicts if v.fits and v.outcome is not None], count)
     return ExitStatus.OK if any(v.fits for v in verdicts) else ExitStatus.INFEASIBLE
 
 
-def word_of(flag: str, text: str | None, known: Sequence[str]) -> str | None:
-    """One of the known words, or None for an option that is not there."""
-    if text is None:
-        return None
-    word = text.strip().casefold()
-    if word not in known:
-        near = nearest(word, known, 1)
-        raise UsageError(
-            f"{flag} is {text!r}; " + (f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}")
-        )
-    return word
-
-
-def _strategies(known: Sequence[Any], text: str | None, zero: int | None) -> list[Any]:
+def _strategies(known: Sequence[Strategy], text: str | None, zero: int | None) -> list[Strategy]:
     by_key = {one.key: one for one in known}
     if text is None:
         chosen = list(known)
@@ -134,9 +103,7 @@ def _strategies(known: Sequence[Any], text: str | None, zero: int | None) -> lis
         chosen = []
         for word in (part.strip().casefold() for part in text.split(",")):
             if word not in by_key:
-                near = nearest(word, by_key, 2)
-                hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(by_key)}"
-                raise UsageError(f"--strategy: unknown strategy {word!r}; {hint}")
+                raise UsageError(f"--strategy: unknown strategy {word!r}{suggestion(word, by_key)}")
             chosen.append(by_key[word])
     if zero is not None:
         chosen = [one for one in chosen if one.zero_stage == zero]
@@ -145,7 +112,7 @@ def _strategies(known: Sequence[Any], text: str | None, zero: int | None) -> lis
     return chosen
 
 
-def _best(verdicts: Sequence[Any]) -> Any:
+def _best(verdicts: Sequence[Verdict]) -> Outcome | None:
     """The fastest layout that fits; without one the layout that misses by the least."""
     fitting = [v.outcome for v in verdicts if v.fits and v.outcome is not None]
     if fitting:
@@ -154,7 +121,7 @@ def _best(verdicts: Sequence[Any]) -> Any:
     return min(missed, key=lambda outcome: outcome.terms["memory/fill"], default=None)
 
 
-def _row(verdict: Any, count: int | None) -> dict[str, Any]:
+def _row(verdict: Verdict, count: int | None) -> dict[str, Any]:
     outcome = verdict.outcome
     row: dict[str, Any] = {
         "strategy": verdict.strategy.key,
@@ -175,7 +142,7 @@ def _row(verdict: Any, count: int | None) -> dict[str, Any]:
     return row
 
 
-def _remedy_row(one: Any) -> dict[str, Any]:
+def _remedy_row(one: Remedy) -> dict[str, Any]:
     return {
         "remedy": one.name,
         "saved_gib": one.saved_bytes / 2**30,
@@ -190,14 +157,12 @@ def _remedy_row(one: Any) -> dict[str, Any]:
 def _write(
     rows: list[dict[str, Any]],
     cures: list[dict[str, Any]],
-    best: Any,
+    best: Outcome | None,
     shown: str | None,
-    form: str,
-    columns: str | None,
-    header: bool,
+    output: OutputOptions,
     count: int | None,
 ) -> None:
-    if form == "json":
+    if output.json:
         emit_document(
             {
                 "rows": rows,
@@ -207,7 +172,7 @@ def _write(
             }
         )
         return
-    if form in {"table", "md"} and columns is None:
+    if output.for_people:
         names = ["title", "n_gpus", "pred_fit", "layout", "pred_peak_mem_gib", "pred_tokens_per_s_per_gpu"]
         if count is not None:
             names.remove("n_gpus")
@@ -215,26 +180,23 @@ def _write(
         else:
             names += ["overflow", "over_gib", "overflow_at"]
         if shown != "remedies":
-            _table(names, rows, form, header)
-        if cures and shown != "strategies":
+            _table(names, rows, output)
+        if best is not None and cures and shown != "strategies":
             if shown is None:
                 sys.stdout.write(f"\nremedies for {best.label}\n\n")
-            _table(REMEDIES_OUT, cures, form, header)
+            _table(REMEDIES_OUT, cures, output)
         _footer(best, rows, count)
     elif shown == "remedies":
-        emit_rows(form, REMEDIES_OUT, cures, columns, header)
+        output.rows(REMEDIES_OUT, cures)
     else:
-        emit_rows(form, STRATEGIES_OUT, rows, columns, header)
+        output.rows(STRATEGIES_OUT, rows)
 
 
-def _table(names: Sequence[str], rows: Sequence[dict[str, Any]], form: str, header: bool) -> None:
-    from gpucalc.output.table import table
-
-    records = [_HEADINGS.get(n) or COLUMNS.get(n) or Column(n, "number", n, heading=n) for n in names]
-    sys.stdout.write(table(records, rows, markdown=form == "md", header=header) + "\n")
+def _table(names: Sequence[str], rows: Sequence[dict[str, Any]], output: OutputOptions) -> None:
+    output.table([_HEADINGS.get(n) or COLUMNS.get(n) or Column(n, "number", n, heading=n) for n in names], rows)
 
 
-def _footer(best: Any, rows: Sequence[dict[str, Any]], count: int | None) -> None:
+def _footer(best: Outcome | None, rows: Sequence[dict[str, Any]], count: int | None) -> None:
     lines = [""]
     if best is not None:
         lines.append(
@@ -257,17 +219,16 @@ def _footer(best: Any, rows: Sequence[dict[str, Any]], count: int | None) -> Non
     talk(*lines)
 
 
-def _one_layout(
-    sizing: Any, context: Any, cells: dict[str, Any], wanted: str | None, form: str, columns: str | None, header: bool
-) -> int:
+def _one_layout(context: Context, cells: dict[str, Any], asserted: str | None, output: OutputOptions) -> int:
     from gpucalc.jobs.variations import MEMORY_PARTS, MEMORY_TITLES, largest_part
+    from gpucalc.questions import fit as sizing
     from gpucalc.questions.fit_remedies import remedies
 
     outcome = sizing.stated_layout(context, cells)
     cures = [_remedy_row(one) for one in remedies(outcome)]
     name, size = largest_part(outcome.terms)
     over = outcome.terms["memory/raw"] - outcome.terms["memory/capacity"]
-    verdict = {
+    verdict: dict[str, Any] = {
         "layout": outcome.label,
         "n_gpus": outcome.job.cluster.n_gpus,
         "pred_fit": outcome.fit,
@@ -280,9 +241,9 @@ def _one_layout(
         "largest_seq_len": sizing.largest_of_layout(outcome, "seq_len"),
         "parts_gib": {MEMORY_TITLES[part]: outcome.terms[f"memory/{part}"] / 2**30 for part in MEMORY_PARTS},
     }
-    if form == "json":
+    if output.json:
         emit_document({**verdict, "remedies": cures})
-    elif form in {"table", "md"} and columns is None:
+    elif output.for_people:
         parts = ", ".join(f"{title} {gib:.1f}" for title, gib in verdict["parts_gib"].items() if gib > 0)
         said = f"{-over / 2**30:.1f} GiB free" if over <= 0 else f"{over / 2**30:.1f} GiB too much"
         from gpucalc.output.table import facts
@@ -298,18 +259,17 @@ def _one_layout(
         ]
         sys.stdout.write(facts(pairs) + "\n\n")
         if cures:
-            _table(REMEDIES_OUT, cures, form, header)
+            _table(REMEDIES_OUT, cures, output)
         talk(*(f"note: {warning}" for warning in outcome.job.warnings))
     else:
-        emit_rows(form, REMEDIES_OUT, cures, columns, header)
-    return _asserted(wanted, [outcome.fit], verdict["n_gpus"]) if wanted else ExitStatus.OK
+        output.rows(REMEDIES_OUT, cures)
+    return _verdict(asserted, [outcome.fit], outcome.job.cluster.n_gpus) if asserted else ExitStatus.OK
 
 
-def _asserted(wanted: str, fits: Sequence[str], count: int | None) -> int:
+def _verdict(asserted: str, fits: Sequence[str], count: int | None) -> int:
     """Status of an assertion: at least one of the verdicts is as good as the wanted one."""
-    good = {"fits": ("fits",), "risky": ("fits", "risky")}[wanted]
-    if any(one in good for one in fits):
+    if any(one in ASSERTIONS[asserted] for one in fits):
         return ExitStatus.OK
     reached = "risky" if "risky" in fits else "oom"
-    talk(f"gpucalc: the assertion {wanted!r} fails on {count} GPUs: {reached}")
+    talk(f"gpucalc: the assertion {asserted!r} fails on {count} GPUs: {reached}")
     return ExitStatus.INFEASIBLE

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Optional
+from dataclasses import dataclass
+from typing import Any
 
-import typer
-
-from gpucalc.cli import options as opt
-from gpucalc.cli.output import emit_document, emit_rows, talk
-from gpucalc.core.errors import ExitStatus, InfeasibleError, UsageError
+from gpucalc.cli.commands import command
+from gpucalc.cli.job_options import ClusterOptions, cells_of, place_of
+from gpucalc.cli.option import argument, option, options_of
+from gpucalc.cli.output import OutputOptions, emit_document, talk
+from gpucalc.cli.values import none_or_more, positive_integer, positive_number, quantity
+from gpucalc.core.errors import ExitStatus, InfeasibleError, UsageError, unknown
 
 FILL = 0.9  # of the device memory, where no size is stated
 ROWS = (
@@ -30,41 +32,96 @@ ROOTS = ("time/step", "time/run", "metric/rate", "memory/resident")
 CURVE = tuple(f * 2**k for k in range(18) for f in (1,)) + tuple(3 * 2**k for k in range(16))
 
 
+def kernel_names() -> list[str]:
+    """All that can be asked for: kernels, benchmarks of the TOP500 list, and measured codes."""
+    from gpucalc.questions import hpc as codes
+
+    known = codes.constants()
+    return [*known["kernel"], *codes.LIST_BENCHMARKS, *known["scaling"], "custom"]
+
+
+def kernel_precision(flag: str, text: str) -> str:
+    """A precision that kernels are measured in."""
+    from gpucalc.questions.hpc import PRECISIONS
+
+    word = text.strip().casefold()
+    if word not in PRECISIONS:
+        raise unknown("precision of a kernel", text, PRECISIONS)
+    return word
+
+
+def dimensions_of(flag: str, text: str) -> int:
+    """How many dimensions are cut."""
+    if text not in {"1", "2", "3"}:
+        raise UsageError(f"{flag} is {text!r}, expected 1, 2 or 3")
+    return int(text)
+
+
+@dataclass(frozen=True)
+class Machines(ClusterOptions):
+    """A cluster of one or several numbers of GPUs."""
+
+    n_gpus: str | None = option("--gpus N[,N…]", "GPUs; a list gives a curve.")
+
+    def counts(self) -> list[int]:
+        """The numbers of GPUs; none where none are stated."""
+        if self.n_gpus is None:
+            return []
+        found = [positive_integer("--gpus", part) for part in self.n_gpus.split(",") if part.strip()]
+        if not found:
+            raise UsageError("--gpus is empty")
+        return found
+
+    def cluster_of(self, gpu: str, n_gpus: int, db: Any) -> Any:
+        """The cluster of so many GPUs."""
+        from gpucalc.database.cluster import resolve_cluster
+
+        cells = {**cells_of(self), "gpu": gpu, "n_gpus": n_gpus}
+        return resolve_cluster(db, **place_of(cells), fabric=self.fabric)
+
+
+@dataclass(frozen=True)
+class KernelOptions:
+    """The size of the problem, and what a unit of it takes instead of the named kernel's own."""
+
+    units: float | None = option("--units N", "Cells, sites or atoms of the whole problem; 1e9.", read=positive_number)
+    units_per_gpu: float | None = option(
+        "--units-per-gpu N", "The same of each GPU: weak scaling.", read=positive_number
+    )
+    flops: float | None = option("--flops F", "Per unit, such as 100FLOP.", read=quantity("FLOP"))
+    bytes: float | None = option("--bytes B", "Memory traffic per unit, such as 16B.", read=quantity("B"))
+    memory: float | None = option("--memory B", "Resident per unit.", read=quantity("B"))
+    halo: float | None = option("--halo B", "Sent per unit of a block's face.", read=quantity("B"))
+    reductions: int | None = option("--reductions N", "Global sums of a step.", read=none_or_more)
+    precision: str | None = option(
+        "--precision NAME", "fp64 or fp32.", read=kernel_precision, complete=("fp64", "fp32")
+    )
+
+    def changes(self) -> dict[str, Any]:
+        """What replaces the kernel's own numbers."""
+        names = ("flops", "bytes", "memory", "halo", "reductions", "precision")
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+    def refuse(self, word: str) -> None:
+        """Raise UsageError for options that a benchmark or a measured code does not take."""
+        unused = [one.name for name, one in options_of(self).items() if getattr(self, name) is not None]
+        if unused:
+            raise UsageError(f"{', '.join(unused)} has no meaning with {word}")
+
+
+@command(group="The whole cluster")
 def hpc(
-    kernel: Annotated[
-        Optional[str],
-        typer.Argument(
-            metavar="KERNEL",
-            help="stencil, lbm, lbm-fp16, cfd, qcd, md, hpl, hpcg, a measured code such as gromacs-stmv, or custom.",
-        ),
-    ] = None,
-    gpu: opt.Gpu = None,
-    gpus: Annotated[opt.Text, typer.Option("--gpus", metavar="N[,N…]", help="GPUs; a list gives a curve.")] = None,
-    units: Annotated[
-        opt.Text, typer.Option("--units", metavar="N", help="Cells, sites or atoms of the whole problem; 1e9.")
-    ] = None,
-    units_per_gpu: Annotated[
-        opt.Text, typer.Option("--units-per-gpu", metavar="N", help="The same of each GPU: weak scaling.")
-    ] = None,
-    flops: Annotated[opt.Text, typer.Option("--flops", metavar="F", help="Per unit, such as 100FLOP.")] = None,
-    size: Annotated[
-        opt.Text, typer.Option("--bytes", metavar="B", help="Memory traffic per unit, such as 16B.")
-    ] = None,
-    memory: Annotated[opt.Text, typer.Option("--memory", metavar="B", help="Resident per unit.")] = None,
-    halo: Annotated[opt.Text, typer.Option("--halo", metavar="B", help="Sent per unit of a block's face.")] = None,
-    reductions: Annotated[opt.Text, typer.Option("--reductions", metavar="N", help="Global sums of a step.")] = None,
-    precision: Annotated[opt.Text, typer.Option("--precision", metavar="NAME", help="fp64 or fp32.")] = None,
-    dimensions: Annotated[
-        str, typer.Option("--dimensions", metavar="D", help="Dimensions that are cut: 1, 2 or 3.")
-    ] = "3",
-    staged: Annotated[bool, typer.Option("--staged", help="Halos are copied through the host's memory.")] = False,
-    gpus_per_node: opt.GpusPerNode = None,
-    inter_node_gbps: opt.NetworkRate = None,
-    fabric: opt.Fabric = None,
-    form: opt.Format = "table",
-    columns: opt.ColumnList = None,
-    no_header: opt.NoHeader = False,
-    db: opt.Databases = None,
+    *,
+    kernel: str | None = argument(
+        "KERNEL",
+        "stencil, lbm, lbm-fp16, cfd, qcd, md, hpl, hpcg, a measured code such as gromacs-stmv, or custom.",
+        complete=kernel_names,
+    ),
+    where: Machines,
+    of: KernelOptions,
+    dimensions: int = option("--dimensions D", "Dimensions that are cut: 1, 2 or 3.", default="3", read=dimensions_of),
+    staged: bool = option("--staged", "Halos are copied through the host's memory."),
+    output: OutputOptions,
 ) -> int:
     """Scientific codes: roofline of a kernel, halo exchange, strong and weak scaling, HPL and HPCG.
 
@@ -72,55 +129,41 @@ def hpc(
     gpucalc hpc lbm --gpu h100-sxm-80gb --gpus 1,8,64,512
     gpucalc hpc hpl --gpu h100-sxm-80gb --gpus 1024
     """
-    form = opt.chosen_format(form)
     if kernel is None:
         raise UsageError("missing: a KERNEL such as lbm, stencil or hpl")
-    database = opt.open_database(db)
+    database = where.database()
     from gpucalc.estimate.hpc import estimate_kernel
     from gpucalc.questions import hpc as codes
 
     known = codes.constants(database.dirs[1:])
-    counts = _counts(gpus, codes)
+    counts = where.counts()
+    codes.check_counts(counts)
     word = kernel.strip().casefold()
-    asked = {"--units": units, "--units-per-gpu": units_per_gpu, "--flops": flops, "--bytes": size, "--memory": memory}
-    asked |= {"--halo": halo, "--reductions": reductions, "--precision": precision}
     if word in codes.LIST_BENCHMARKS:
-        _refuse(word, asked)
-        return _list_benchmark(
-            database, codes, known, word, _device(database, gpu), counts or [1], form, columns, no_header
-        )
+        of.refuse(word)
+        return _list_benchmark(database, codes, known, word, _device(database, where.gpu), counts or [1], output)
     if word in known["scaling"]:
-        _refuse(word, asked)
-        return _fitted(codes, known["scaling"][word], word, gpu, database, counts, form, columns, no_header)
-    device = _device(database, gpu)
-    changes = _changes(flops, size, memory, halo, reductions, precision)
-    chosen = codes.kernel_named(word, known, changes)
-    if dimensions not in {"1", "2", "3"}:
-        raise UsageError(f"--dimensions is {dimensions!r}, expected 1, 2 or 3")
+        of.refuse(word)
+        return _fitted(codes, known["scaling"][word], word, where.gpu, database, counts, output)
+    device = _device(database, where.gpu)
+    chosen = codes.kernel_named(word, known, of.changes())
     counts = counts or [1]
-    most = str(max(counts))
-    cluster = opt.resolved_cluster(database, device.key, most, gpus_per_node, inter_node_gbps, fabric)
-    total = _sizes(units, units_per_gpu, counts, chosen, device)
-    options: dict[str, Any] = {"dimensions": int(dimensions), "staged": staged}
+    cluster = where.cluster_of(device.key, max(counts), database)
+    total = _sizes(of.units, of.units_per_gpu, counts, chosen, device)
+    options: dict[str, Any] = {"dimensions": dimensions, "staged": staged}
     notes = [codes.poor_in_fp64(device)] if chosen.precision == "fp64" else []
     _must_fit(chosen, device, total, counts)
     if len(counts) == 1:
         columns_ = codes.question(chosen, cluster, counts, total, known, **options)
         ledger = estimate_kernel(columns_, trace=True)
-        _write_one(database, codes, chosen, device, counts[0], total[0], ledger, form, columns, no_header)
+        _write_one(database, codes, chosen, device, counts[0], total[0], ledger, output)
     else:
-        rows = codes.scaling_rows(chosen, cluster, counts, total, known, weak=units_per_gpu is not None, **options)
-        emit_rows(form, ROWS, rows, columns, not no_header)
-    if units_per_gpu is None and chosen.halo > 0:
+        rows = codes.scaling_rows(chosen, cluster, counts, total, known, weak=of.units_per_gpu is not None, **options)
+        output.rows(ROWS, rows)
+    if of.units_per_gpu is None and chosen.halo > 0:
         notes.append(_half(codes, chosen, cluster, total[0], known, options))
     talk(*(f"note: {line}" for line in (*notes, f"{chosen.title}: {chosen.origin}") if line))
     return ExitStatus.OK
-
-
-def _refuse(word: str, options: Mapping[str, str | None]) -> None:
-    unused = [flag for flag, value in options.items() if value is not None]
-    if unused:
-        raise UsageError(f"{', '.join(unused)} has no meaning with {word}")
 
 
 def _device(db: Any, gpu: str | None) -> Any:
@@ -129,57 +172,14 @@ def _device(db: Any, gpu: str | None) -> Any:
     return db.device(gpu)
 
 
-def _counts(text: str | None, codes: Any) -> list[int]:
-    if text is None:
-        return []
-    found = [opt.positive_integer("--gpus", part) for part in text.split(",") if part.strip()]
-    if not found:
-        raise UsageError("--gpus is empty")
-    codes.check_counts(found)
-    return found
-
-
-def _changes(
-    flops: str | None,
-    size: str | None,
-    memory: str | None,
-    halo: str | None,
-    reductions: str | None,
-    precision: str | None,
-) -> dict[str, Any]:
-    from gpucalc.core.errors import unknown
-    from gpucalc.core.units import parse_quantity
-    from gpucalc.questions.hpc import PRECISIONS
-
-    changes: dict[str, Any] = {}
-    for name, text, dimension in (
-        ("flops", flops, "FLOP"),
-        ("bytes", size, "B"),
-        ("memory", memory, "B"),
-        ("halo", halo, "B"),
-    ):
-        if text is not None:
-            changes[name] = parse_quantity(text, dimension)
-    if reductions is not None:
-        changes["reductions"] = 0 if reductions.strip() == "0" else opt.positive_integer("--reductions", reductions)
-    if precision is not None:
-        word = precision.strip().casefold()
-        if word not in PRECISIONS:
-            raise unknown("precision of a kernel", precision, PRECISIONS)
-        changes["precision"] = word
-    return changes
-
-
-def _sizes(units: str | None, per_gpu: str | None, counts: Sequence[int], kernel: Any, device: Any) -> list[float]:
+def _sizes(units: float | None, per_gpu: float | None, counts: Sequence[int], kernel: Any, device: Any) -> list[float]:
     """The whole problem at each number of GPUs."""
     if units is not None and per_gpu is not None:
         raise UsageError("--units and --units-per-gpu contradict each other")
     if units is not None:
-        whole = opt.positive_number("--units", units)
-        return [whole] * len(counts)
+        return [units] * len(counts)
     if per_gpu is not None:
-        each = opt.positive_number("--units-per-gpu", per_gpu)
-        return [each * n for n in counts]
+        return [per_gpu * n for n in counts]
     if not kernel.memory:
         raise UsageError(f"how large is the problem? write --units or --units-per-gpu in {kernel.unit}s")
     # Without a size: what fills the fewest GPUs of the list, so that the whole curve can be run.
@@ -216,13 +216,9 @@ def _write_one(
     n: int,
     units: float,
     ledger: Any,
-    form: str,
-    columns: str | None,
-    no_header: bool,
+    output: OutputOptions,
 ) -> None:
     from gpucalc.estimate.hpc import bound_of
-    from gpucalc.output.explain import tree
-    from gpucalc.output.table import significant
     from gpucalc.questions.explain import ledger_tree
 
     def at(path: str) -> float:
@@ -242,19 +238,20 @@ def _write_one(
         "memory_gib": at("memory/resident") / 2**30,
         "bound": bound_of(ledger),
     }
-    _write(form, answer, ledger_tree(ledger, db, ROOTS), columns, no_header, tree, significant)
+    _write(answer, ledger_tree(ledger, db, ROOTS), output)
 
 
-def _write(
-    form: str, answer: dict[str, Any], terms: Any, columns: str | None, no_header: bool, tree: Any, significant: Any
-) -> None:
-    if form == "json":
+def _write(answer: dict[str, Any], terms: list[dict[str, Any]], output: OutputOptions) -> None:
+    from gpucalc.output.explain import tree
+    from gpucalc.output.table import significant
+
+    if output.json:
         emit_document({**answer, "terms": terms})
-    elif form == "table" and columns is None:
+    elif output.form == "table" and output.columns is None:
         pairs = [(n, significant(v) if isinstance(v, float) else str(v)) for n, v in answer.items()]
         sys.stdout.write(tree(pairs, terms, ()) + "\n")
     else:
-        emit_rows(form, list(answer), [answer], columns, not no_header)
+        output.rows(list(answer), [answer])
 
 
 def _list_benchmark(
@@ -264,12 +261,8 @@ def _list_benchmark(
     name: str,
     device: Any,
     counts: Sequence[int],
-    form: str,
-    columns: str | None,
-    no_header: bool,
+    output: OutputOptions,
 ) -> int:
-    from gpucalc.output.explain import tree
-    from gpucalc.output.table import significant
     from gpucalc.questions.explain import ledger_tree
 
     answers, terms = [], []
@@ -288,9 +281,9 @@ def _list_benchmark(
         answers.append(answer)
         terms = ledger_tree(ledger, db, ROOTS)
     if len(answers) == 1:
-        _write(form, answers[0], terms, columns, no_header, tree, significant)
+        _write(answers[0], terms, output)
     else:
-        emit_rows(form, list(answers[0]), answers, columns, not no_header)
+        output.rows(list(answers[0]), answers)
     shares = known["hpl"]["efficiency"] if name == "hpl" else known["hpcg"]["intensity"]
     rows = codes.family(device) in shares
     lines = [codes.poor_in_fp64(device)]
@@ -309,9 +302,7 @@ def _fitted(
     gpu: str | None,
     db: Any,
     counts: Sequence[int],
-    form: str,
-    columns: str | None,
-    no_header: bool,
+    output: OutputOptions,
 ) -> int:
     import numpy as np
 
@@ -337,7 +328,7 @@ def _fitted(
         }
         for n, t in zip(chosen, times[1:], strict=True)
     ]
-    emit_rows(form, list(rows[0]), rows, columns, not no_header)
+    output.rows(list(rows[0]), rows)
     curve = sorted(CURVE)
     found = half_efficiency(codes.fitted_time(entry, curve)["time/step"], curve)
     half = f"half of the efficiency is left up to about {found:,} GPUs" if found else ""

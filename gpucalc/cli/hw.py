@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
-from typing import Annotated, Any, Optional
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from gpucalc.cli import calibrate
-from gpucalc.cli import options as opt
-from gpucalc.cli.output import emit_object, emit_rows, talk
+from gpucalc.cli.calibrate import calibrate
+from gpucalc.cli.commands import command, family
+from gpucalc.cli.job_options import DatabaseOptions
+from gpucalc.cli.option import argument
+from gpucalc.cli.output import OutputOptions, emit_object, format_option, talk
 from gpucalc.core.columns import Column
 from gpucalc.core.errors import ExitStatus, UsageError, nearest, unknown
 
-app = typer.Typer(help="The hardware database.", no_args_is_help=True, rich_markup_mode=None)
+if TYPE_CHECKING:
+    from gpucalc.database.reader import Database
+    from gpucalc.database.records import Device
+
+family("hw", group="Data", help="The hardware database.")
 
 KINDS = ("accelerators", "nodes", "links", "topologies")
 
@@ -39,7 +42,7 @@ _SHOWN: dict[str, tuple[Column, float]] = {
 _LEFT_OUT = {"name", "vendor", "memory_bytes"}  # of the table of accelerators; csv and json have them
 
 
-def _rows(db: Any, kind: str) -> list[dict[str, Any]]:
+def _rows(db: Database, kind: str) -> list[dict[str, Any]]:
     if kind == "accelerators":
         return [
             {
@@ -76,38 +79,39 @@ def _scaled(name: str, value: Any) -> Any:
     return value / _SHOWN[name][1] if name in _SHOWN and value is not None else value
 
 
-@app.command("list")
+def _kind(flag: str, text: str) -> str:
+    if text not in KINDS:
+        raise unknown("kind", text, KINDS)
+    return text
+
+
+@command("hw list")
 def list_(
-    kind: Annotated[str, typer.Argument(metavar="[KIND]", help=", ".join(KINDS) + ".")] = "accelerators",
-    form: opt.Format = "table",
-    columns: opt.ColumnList = None,
-    no_header: opt.NoHeader = False,
-    db: opt.Databases = None,
+    *,
+    kind: str = argument("[KIND]", ", ".join(KINDS) + ".", default="accelerators", read=_kind, choices=KINDS),
+    output: OutputOptions,
+    database: DatabaseOptions,
 ) -> None:
     """List what the database holds: accelerators, nodes, links or topologies."""
-    form = opt.chosen_format(form)
-    if kind not in KINDS:
-        raise unknown("kind", kind, KINDS)
-    rows = _rows(opt.open_database(db), kind)
+    rows = _rows(database.database(), kind)
     known = list(rows[0]) if rows else ["key"]
-    if form in {"table", "md"}:
-        from gpucalc.output import choose_columns
-        from gpucalc.output.table import table
+    if output.form not in {"table", "md"}:
+        output.rows(known, rows)
+        return
+    from gpucalc.output import choose_columns
 
-        default = [n for n in known if kind != "accelerators" or n not in _LEFT_OUT]
-        names = choose_columns(columns, known) if columns is not None else default
-        records = [_SHOWN[n][0] if n in _SHOWN else _plain(n) for n in names]
-        shown = [{n: _scaled(n, row[n]) for n in names} for row in rows]
-        sys.stdout.write(table(records, shown, markdown=form == "md", header=not no_header) + "\n")
-    else:
-        emit_rows(form, known, rows, columns, not no_header)
+    default = [n for n in known if kind != "accelerators" or n not in _LEFT_OUT]
+    names = choose_columns(output.columns, known) if output.columns is not None else default
+    records = [_SHOWN[n][0] if n in _SHOWN else _plain(n) for n in names]
+    output.table(records, [{n: _scaled(n, row[n]) for n in names} for row in rows])
 
 
-@app.command("show")
+@command("hw show")
 def show(
-    name: Annotated[Optional[str], typer.Argument(metavar="NAME", help="Accelerator, node, link or topology.")] = None,
-    form: opt.Format = "table",
-    db: opt.Databases = None,
+    *,
+    name: str | None = argument("NAME", "Accelerator, node, link or topology.", complete="hardware"),
+    form: str = format_option(),
+    database: DatabaseOptions,
 ) -> None:
     """Show every fact of one accelerator, node, link or topology with its source; SI units.
 
@@ -117,18 +121,17 @@ def show(
     \b
     gpucalc hw show mi300x
     """
-    form = opt.chosen_format(form)
     if name is None:
         raise UsageError("missing: a name, such as hw show mi300x (gpucalc hw list shows all)")
-    database = opt.open_database(db)
-    found = _find(database, name)
+    db = database.database()
+    found = _find(db, name)
     facts = _facts(found, form)
     if hasattr(found, "default_node"):
-        facts["calibration"] = _in_force(database, found, form)
+        facts["calibration"] = _in_force(db, found, form)
     emit_object(form, facts)
 
 
-def _find(db: Any, name: str) -> Any:
+def _find(db: Database, name: str) -> Any:
     """The record of a name; keys come before aliases, since "dgx-h100" is a node and an alias of its GPU."""
     from gpucalc.database.files import list_files
 
@@ -173,7 +176,7 @@ def _facts(record: Any, form: str) -> dict[str, Any]:
     return {n: readable(n, v) for n, v in fields.items() if v not in (None, "", {}, ())}
 
 
-def _in_force(db: Any, device: Any, form: str) -> dict[str, Any]:
+def _in_force(db: Database, device: Device, form: str) -> dict[str, Any]:
     """The constants that predictions take for a device, by table, with what they rest on."""
     from gpucalc.database.cluster import resolve_cluster
     from gpucalc.database.efficiency import TABLE_PRECISION, TABLES, calibration_rows
@@ -212,15 +215,16 @@ def _in_force(db: Any, device: Any, form: str) -> dict[str, Any]:
     return found
 
 
-@app.command("check")
+@command("hw check")
 def check(
-    dirs: Annotated[Optional[list[str]], typer.Argument(metavar="[DIR]...", help="Overlays to check too.")] = None,
-    db: opt.Databases = None,
+    *,
+    dirs: tuple[str, ...] = argument("[DIR]...", "Overlays to check too.", repeat=True, files=True),
+    database: DatabaseOptions,
 ) -> int:
     """Check the database and overlays; list all problems at once as file: key: problem."""
     from gpucalc.database.check import check as problems_of
 
-    problems = problems_of(tuple(dirs or ()) + tuple(db or ()))
+    problems = problems_of(dirs + database.db)
     for problem in problems:
         print(problem)
     if problems:
@@ -230,7 +234,7 @@ def check(
     return ExitStatus.OK
 
 
-@app.command("schema")
+@command("hw schema")
 def schema() -> None:
     """Print the fields that a file of the database may hold."""
     from gpucalc.database.schema import schema_table
@@ -238,4 +242,4 @@ def schema() -> None:
     print(schema_table().rstrip("\n"))
 
 
-app.command("calibrate")(calibrate.calibrate)
+command("hw calibrate")(calibrate)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
-from gpucalc.cli import options as opt
-from gpucalc.cli.output import emit_document, emit_rows, talk
+from gpucalc.cli.job_options import JobOptions, require
+from gpucalc.cli.output import OutputOptions, emit_document, talk
+from gpucalc.cli.ranking import band, tie_marks
+from gpucalc.cli.values import positive_integer
 from gpucalc.core.columns import COLUMNS, Column
 from gpucalc.core.errors import ExitStatus, UsageError
-from gpucalc.jobs.context import Context
+
+if TYPE_CHECKING:
+    from gpucalc.questions.mixed import MixedResult
 
 ROWS = (
     "layout",
@@ -43,29 +46,26 @@ def is_mixed(gpu: str | None) -> bool:
     return gpu is not None and ("," in gpu or ":" in gpu)
 
 
-def plan_mixed(
-    gpu: str,
-    gpus: str | None,
-    cells: Mapping[str, Any],
-    context: Context,
-    top: int,
-    form: str,
-    columns: str | None,
-) -> int:
-    """Rank uneven layouts and compare them with the parts alone."""
+def plan_mixed(job: JobOptions, output: OutputOptions, top: int) -> int:
+    """Rank uneven layouts and compare them with the parts alone; --gpu names the kinds and their numbers."""
+    cells = job.cells(free=True, without=("gpu", "n_gpus"))
+    context = job.context()
+
     from gpucalc.questions import mixed
 
-    parts = mixed.kinds_of(gpu, context.db)
-    if gpus is not None and opt.positive_integer("--gpus", gpus) != sum(parts.values()):
-        raise UsageError(f"--gpus {gpus} contradicts --gpu, which has {sum(parts.values())} GPUs; leave --gpus out")
-    opt.require(cells, "model", "seq_len", "global_batch")
+    parts = mixed.kinds_of(job.gpu or "", context.db)
+    if job.n_gpus is not None and positive_integer("--gpus", job.n_gpus) != sum(parts.values()):
+        raise UsageError(
+            f"--gpus {job.n_gpus} contradicts --gpu, which has {sum(parts.values())} GPUs; leave --gpus out"
+        )
+    require(cells, "model", "seq_len", "global_batch")
     result = mixed.plan_mixed(cells, parts, context, top=top)
-    _write(result, form, columns)
+    _write(result, output)
     return ExitStatus.OK if result.rows else ExitStatus.INFEASIBLE
 
 
-def _write(result: Any, form: str, columns: str | None) -> None:
-    if form == "json":
+def _write(result: MixedResult, output: OutputOptions) -> None:
+    if output.json:
         emit_document(
             {
                 "job": result.job,
@@ -79,23 +79,20 @@ def _write(result: Any, form: str, columns: str | None) -> None:
             }
         )
         return
-    if form in {"table", "md"} and columns is None:
-        if result.rows:
-            _tables(result, form == "md")
-    else:
-        emit_rows(form, list(dict.fromkeys([*ROWS, *(n for row in result.rows for n in row)])), result.rows, columns)
+    if not output.for_people:
+        output.rows(list(dict.fromkeys([*ROWS, *(n for row in result.rows for n in row)])), result.rows)
+    elif result.rows:
+        _tables(result, output)
     talk(*_said(result))
 
 
-def _tables(result: Any, markdown: bool) -> None:
-    from gpucalc.cli.plan import _band, _ties
-    from gpucalc.output.table import table
-
+def _tables(result: MixedResult, output: OutputOptions) -> None:
     shown = [
-        {**row, "tie": tie, "band": _band(row), "shares": row["split"]}
-        for row, tie in zip(result.rows, _ties(result.rows), strict=True)
+        {**row, "tie": tie, "band": band(row), "shares": row["split"]}
+        for row, tie in zip(result.rows, tie_marks(result.rows), strict=True)
     ]
-    sys.stdout.write(table(_TABLE, shown, markdown=markdown) + "\n\n")
+    output.table(_TABLE, shown)
+    sys.stdout.write("\n")
     alone = (
         Column("gpu", "text", "kind", heading="alone"),
         COLUMNS["n_gpus"],
@@ -103,10 +100,10 @@ def _tables(result: Any, markdown: bool) -> None:
         COLUMNS["pred_step_time_s"],
         Column("why", "text", "why it has no time", heading=" "),
     )
-    sys.stdout.write(table(alone, result.alone, markdown=markdown) + "\n")
+    output.table(alone, result.alone)
 
 
-def _said(result: Any) -> list[str]:
+def _said(result: MixedResult) -> list[str]:
     counts = ", ".join(f"{name} {count:,}" for name, count in result.rejected.items())
     return [
         "",

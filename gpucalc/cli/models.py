@@ -2,52 +2,44 @@
 
 from __future__ import annotations
 
-import sys
-from typing import Annotated, Any, Optional
+from typing import Any
 
-import typer
-
-from gpucalc.cli import options as opt
-from gpucalc.cli.output import emit_object, emit_rows, talk
+from gpucalc.cli.commands import command, family
+from gpucalc.cli.option import argument
+from gpucalc.cli.output import OutputOptions, emit_object, format_option, talk
 from gpucalc.core.columns import Column
 from gpucalc.core.errors import UsageError
 
-app = typer.Typer(help="Model presets and the config.json importer.", no_args_is_help=True, rich_markup_mode=None)
+family("models", group="Data", help="Model presets and the config.json importer.")
 
 LISTED = ("name", "architecture", "parameters_total", "parameters_active", "layers", "hidden", "kv_bytes_per_token")
 
 
-@app.command("list")
-def list_(
-    form: opt.Format = "table",
-    columns: opt.ColumnList = None,
-    no_header: opt.NoHeader = False,
-) -> None:
+@command("models list")
+def list_(*, output: OutputOptions) -> None:
     """List the presets."""
     from gpucalc.models.model import describe, load_model, preset_names
 
-    form = opt.chosen_format(form)
     rows = []
     for name in preset_names():
         facts = describe(load_model(name))
         shape = facts["shape"]
         # The name under which it is called, whatever the model calls itself.
         rows.append({**{n: facts[n] if n in facts else shape.get(n) for n in LISTED}, "name": name})
-    if form in {"table", "md"}:
+    if output.form in {"table", "md"}:
         from gpucalc.output import choose_columns
-        from gpucalc.output.table import table
 
-        records = [Column(n, "text", n, heading=n.replace("_", " ")) for n in choose_columns(columns, LISTED)]
-        shown = [{n: f"{v:,}" if isinstance(v, int) else v for n, v in row.items()} for row in rows]
-        sys.stdout.write(table(records, shown, markdown=form == "md", header=not no_header) + "\n")
+        records = [Column(n, "text", n, heading=n.replace("_", " ")) for n in choose_columns(output.columns, LISTED)]
+        output.table(records, [{n: f"{v:,}" if isinstance(v, int) else v for n, v in row.items()} for row in rows])
     else:
-        emit_rows(form, LISTED, rows, columns, not no_header)
+        output.rows(LISTED, rows)
 
 
-@app.command("show")
+@command("models show")
 def show(
-    name: Annotated[Optional[str], typer.Argument(metavar="MODEL", help="Preset, or a config.json or folder.")] = None,
-    form: opt.Format = "table",
+    *,
+    name: str | None = argument("MODEL", "Preset, or a config.json or folder.", complete="models", files=True),
+    form: str = format_option(),
 ) -> None:
     """Show one model: parameters, shape, and which fields were read, derived or defaulted.
 
@@ -57,10 +49,11 @@ def show(
     _describe(name, form, "models show mixtral-8x7b")
 
 
-@app.command("import")
+@command("models import")
 def import_(
-    path: Annotated[Optional[str], typer.Argument(metavar="PATH", help="config.json, or its folder.")] = None,
-    form: opt.Format = "table",
+    *,
+    path: str | None = argument("PATH", "config.json, or its folder.", files=True),
+    form: str = format_option(),
 ) -> None:
     """Read a Hugging Face config.json and show what gpucalc makes of it."""
     import os
@@ -73,7 +66,6 @@ def import_(
 def _describe(name: str | None, form: str, example: str) -> None:
     from gpucalc.models.model import describe, load_model
 
-    form = opt.chosen_format(form)
     if name is None:
         raise UsageError(f"missing: a model, such as {example}")
     facts: dict[str, Any] = describe(load_model(name))

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from gpucalc.cli import options as opt
+from gpucalc.cli.commands import command
+from gpucalc.cli.job_options import JobOptions, require
 from gpucalc.cli.mixed import is_mixed, plan_mixed
-from gpucalc.cli.output import emit_document, emit_rows, talk
+from gpucalc.cli.option import option
+from gpucalc.cli.output import FigureOptions, emit_document, talk
+from gpucalc.cli.ranking import band, tie_marks
+from gpucalc.cli.values import positive_integer
 from gpucalc.core.columns import COLUMNS, INPUT, MEASURED, TRAINING_PREDICTIONS, Column
-from gpucalc.core.errors import ExitStatus, UsageError, nearest
-from gpucalc.jobs.context import Context
+from gpucalc.core.errors import ExitStatus, UsageError
+
+if TYPE_CHECKING:
+    from gpucalc.jobs.context import Context
+    from gpucalc.questions.plan import PlanResult
 
 OBJECTIVES = ("throughput", "mfu", "memory", "pareto")
 # The header of machine formats is the same for every question, feasible or not.
@@ -31,78 +36,57 @@ _TABLE = (
 )
 
 
+def report_path(flag: str, text: str) -> str:
+    """A name of a report that can be written."""
+    from gpucalc.output.report import check_report_path
+
+    check_report_path(text)
+    return text
+
+
+@command(group="Plan")
 def plan(
-    model: opt.Model = None,
-    gpu: opt.Gpu = None,
-    gpus: opt.Gpus = None,
-    seq_len: opt.SeqLen = None,
-    global_batch: opt.GlobalBatch = None,
-    micro_batch: opt.MicroBatch = None,
-    precision: opt.Precision = None,
-    fabric: opt.Fabric = None,
-    profile: opt.Profile = None,
-    gpus_per_node: opt.GpusPerNode = None,
-    inter_node_gbps: opt.NetworkRate = None,
-    recompute: opt.Recompute = None,
-    zero: opt.Zero = None,
-    schedule: opt.Schedule = None,
-    layout: opt.LayoutLabel = None,
-    settings: opt.Settings = None,
-    objective: Annotated[
-        str, typer.Option("--objective", "--sort", metavar="NAME", help="throughput, mfu, memory or pareto.")
-    ] = "throughput",
-    top: Annotated[str, typer.Option("--top", metavar="N", help="Layouts to print.")] = "10",
-    form: opt.Format = "table",
-    columns: opt.ColumnList = None,
-    no_header: opt.NoHeader = False,
-    plot: opt.Plot = None,
-    report: Annotated[
-        opt.Text, typer.Option("--report", metavar="FILE.html", help="Write the answer as one HTML file too.")
-    ] = None,
-    db: opt.Databases = None,
-    causal_flops: opt.CausalFlops = False,
+    *,
+    job: JobOptions,
+    objective: str = option(
+        "--objective, --sort NAME",
+        "throughput, mfu, memory or pareto.",
+        default="throughput",
+        choices=OBJECTIVES,
+    ),
+    top: int = option("--top N", "Layouts to print.", default="10", read=positive_integer),
+    report: str | None = option(
+        "--report FILE.html", "Write the answer as one HTML file too.", read=report_path, files=True
+    ),
+    output: FigureOptions,
 ) -> int:
     """Rank the parallel layouts of a training job: which fit, and which is fastest.
 
     \b
     gpucalc plan llama-3.1-70b --gpu h100-sxm-80gb --gpus 64 --seq-len 8192 --global-batch 128
     """
-    from gpucalc.layouts.label import parse_label
-
-    form = opt.chosen_format(form)
-    objective = _objective(objective)
-    count = opt.positive_integer("--top", top)
-    opt.check_plot(plot)
-    if report is not None:
-        from gpucalc.output.report import check_report_path
-
-        check_report_path(report)
-    options_given = opt.stated_options(locals())
-    several = is_mixed(gpu)
-    if several:  # the kinds and their numbers are read apart
-        options_given = {n: v for n, v in options_given.items() if n not in {"gpu", "n_gpus"}}
-    cells = opt.job_cells(options_given, settings, parse_label(layout) if layout is not None else None)
-    context = Context(opt.open_database(db), profile, fabric, causal_flops)
-    if gpu is not None and several:
-        if objective != "throughput" or plot is not None or report is not None:
+    if is_mixed(job.gpu):
+        if objective != "throughput" or output.plot is not None or report is not None:
             raise UsageError("on several kinds of GPU plan ranks by throughput only, without --plot and --report")
-        return plan_mixed(gpu, gpus, cells, context, count, form, columns)
-    opt.require(cells, "model", "gpu", "n_gpus", "seq_len", "global_batch")
+        return plan_mixed(job, output, top)
+    cells = job.cells(free=True)
+    context = job.context()
+    require(cells, "model", "gpu", "n_gpus", "seq_len", "global_batch")
 
     from gpucalc.questions.plan import plan as search
 
     progress = _progress()
-    result = search(cells, context, objective=objective, top=count, progress=progress)
-    if plot is not None or report is not None:
-        _draw(result, cells, context, plot, report, progress)
+    result = search(cells, context, objective=objective, top=top, progress=progress)
+    if output.plot is not None or report is not None:
+        _draw(result, cells, context, output.plot, report, progress)
     if progress:
         sys.stderr.write("\r\x1b[K")
-    _write(result, form, columns, not no_header)
+    _write(result, output)
     return ExitStatus.OK if result.rows else ExitStatus.INFEASIBLE
 
 
 def _draw(
-    result: Any,
+    result: PlanResult,
     cells: Mapping[str, Any],
     context: Context,
     plot: str | None,
@@ -132,15 +116,6 @@ def _draw(
         write_report(plan_report(result, cells, context, front=front, command=command), report)
 
 
-def _objective(text: str) -> str:
-    word = text.strip().casefold()
-    if word not in OBJECTIVES:
-        near = nearest(word, OBJECTIVES, 1)
-        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(OBJECTIVES)}"
-        raise UsageError(f"--objective is {text!r}; {hint}")
-    return word
-
-
 def _progress() -> Callable[[int], None] | None:
     """A line on standard error that counts layouts, in a terminal only, once a search takes long."""
     import time
@@ -160,9 +135,9 @@ def _progress() -> Callable[[int], None] | None:
     return tell
 
 
-def _write(result: Any, form: str, columns: str | None, header: bool) -> None:
+def _write(result: PlanResult, output: FigureOptions) -> None:
     rows = [dict(row) for row in result.rows]
-    if form == "json":
+    if output.json:
         document = {
             "job": result.job,
             "candidates": result.candidates,
@@ -170,23 +145,22 @@ def _write(result: Any, form: str, columns: str | None, header: bool) -> None:
             "feasible": result.feasible,
             "seconds": result.seconds,
             "rejected": result.rejected,
-            "rows": _narrowed(rows, columns),
+            "rows": _narrowed(rows, output.columns),
         }
         if not rows:
             document["nearest_miss"] = result.nearest_miss
         document["notes"] = list(result.notes)
         emit_document(document)
-    elif form in {"table", "md"} and columns is None:
-        if rows:
-            _table(rows, form, header)
-            talk(*_footer(result))
-    else:
-        emit_rows(form, _all_columns(rows), rows, columns, header)
+    elif not output.for_people:
+        output.rows(_all_columns(rows), rows)
+    elif rows:
+        _table(rows, output)
+        talk(*_footer(result))
     if not rows:
         talk(*_nothing(result))
 
 
-def _all_columns(rows: list[dict[str, Any]]) -> list[str]:
+def _all_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     extra = dict.fromkeys(name for row in rows for name in row if name not in COLUMNS_OUT)
     return [*COLUMNS_OUT, *extra]
 
@@ -200,33 +174,17 @@ def _narrowed(rows: list[dict[str, Any]], columns: str | None) -> list[dict[str,
     return [{name: row[name] for name in wanted if name in row} for row in rows]
 
 
-def _table(rows: list[dict[str, Any]], form: str, header: bool) -> None:
+def _table(rows: Sequence[Mapping[str, Any]], output: FigureOptions) -> None:
     from gpucalc.output.colour import dressed
     from gpucalc.output.table import table
 
-    shown = [{**row, "tie": tie, "band": _band(row)} for row, tie in zip(rows, _ties(rows), strict=True)]
-    text = table(_TABLE, shown, markdown=form == "md", header=header)
-    sys.stdout.write((dressed(text, sys.stdout, header=header) if form == "table" else text) + "\n")
+    marked = [{**row, "tie": tie, "band": band(row)} for row, tie in zip(rows, tie_marks(rows), strict=True)]
+    text = table(_TABLE, marked, markdown=output.form == "md", header=output.header)
+    sys.stdout.write((dressed(text, sys.stdout, header=output.header) if output.form == "table" else text) + "\n")
 
 
-def _ties(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """ "=" beside each row whose step time the model cannot tell from the fastest one's."""
-    from gpucalc.questions.plan import TIE
-
-    times = [row["pred_step_time_s"] for row in rows]
-    fastest = min(range(len(times)), key=times.__getitem__, default=0)
-    return ["=" if i != fastest and time <= times[fastest] * (1 + TIE) else "" for i, time in enumerate(times)]
-
-
-def _band(row: Mapping[str, Any]) -> str:
-    time, low, high = (row.get(f"pred_step_time_{part}s") for part in ("", "low_", "high_"))
-    if not (time and low and high):
-        return ""
-    return f"{100 * (low / time - 1):+.0f} % … {100 * (high / time - 1):+.0f} %"
-
-
-def _footer(result: Any) -> list[str]:
-    tied = any(_ties(result.rows))
+def _footer(result: PlanResult) -> list[str]:
+    tied = any(tie_marks(result.rows))
     facts = result.job
     lines = [
         "",
@@ -247,7 +205,7 @@ def _counts(rejected: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {count:,}" for name, count in rejected.items() if count)
 
 
-def _nothing(result: Any) -> list[str]:
+def _nothing(result: PlanResult) -> list[str]:
     rejected = _counts(result.rejected)
     lines = [
         f"gpucalc: no layout fits; {result.candidates:,} enumerated" + (f" (rejected: {rejected})" if rejected else "")

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import typer
-
-from gpucalc.cli import options as opt
-from gpucalc.cli import quantities as given
-from gpucalc.cli.output import emit_document, emit_rows, ranged_rows, talk
+from gpucalc.cli.commands import command
+from gpucalc.cli.job_options import JobOptions, place_of, require
+from gpucalc.cli.option import option, values_of
+from gpucalc.cli.output import OutputOptions, emit_document, ranged_rows, said, talk
+from gpucalc.cli.values import at_least, count, number, quantity, share
 from gpucalc.core.columns import Column
-from gpucalc.core.errors import UsageError
-from gpucalc.jobs.context import Context
+
+if TYPE_CHECKING:
+    from gpucalc.questions.power import PowerResult
 
 COLUMNS_OUT = ("quantity", "value", "low", "high", "unit", "meaning")
 MEANINGS = {
@@ -45,38 +47,36 @@ _CAPS = (
 )
 
 
+@dataclass(frozen=True)
+class PowerOptions:
+    """What is said of power and money; the fields are those of `questions.power.Question`."""
+
+    cap: float | None = option("--cap W", "Power limit set on each GPU, as 500W.", read=quantity("W"))
+    utilisation: float | None = option(
+        "--utilisation SHARE",
+        "Load of the nodes between idle (0) and training (1).",
+        read=share(whole=True, zero=True),
+    )
+    pue: float | None = option(
+        "--pue X",
+        "Power of the site over that of its nodes.",
+        read=at_least(1.0, "1.2", "; a site draws no less than its nodes"),
+    )
+    electricity_price: float | None = option(
+        "--electricity-price $/KWH", "Price of electricity.", read=at_least(0.0, "0.08")
+    )
+    capital: float | None = option("--capital $", "A GPU with its share of node and network.", read=count("31250"))
+    years: float | None = option("--years N", "In use until written off.", read=number("4"))
+    interest: float | None = option("--interest SHARE", "A year, such as 10%.", read=share(zero=True))
+
+
+@command(group="The whole cluster")
 def power(
-    model: opt.Model = None,
-    gpu: opt.Gpu = None,
-    gpus: opt.Gpus = None,
-    seq_len: opt.SeqLen = None,
-    global_batch: opt.GlobalBatch = None,
-    layout: opt.LayoutLabel = None,
-    precision: opt.Precision = None,
-    fabric: opt.Fabric = None,
-    profile: opt.Profile = None,
-    settings: opt.Settings = None,
-    cap: Annotated[opt.Text, typer.Option("--cap", metavar="W", help="Power limit set on each GPU, as 500W.")] = None,
-    utilisation: Annotated[
-        opt.Text,
-        typer.Option("--utilisation", metavar="SHARE", help="Load of the nodes between idle (0) and training (1)."),
-    ] = None,
-    pue: Annotated[
-        opt.Text, typer.Option("--pue", metavar="X", help="Power of the site over that of its nodes.")
-    ] = None,
-    electricity_price: Annotated[
-        opt.Text, typer.Option("--electricity-price", metavar="$/KWH", help="Price of electricity.")
-    ] = None,
-    capital: Annotated[
-        opt.Text, typer.Option("--capital", metavar="$", help="A GPU with its share of node and network.")
-    ] = None,
-    years: Annotated[opt.Text, typer.Option("--years", metavar="N", help="In use until written off.")] = None,
-    interest: Annotated[opt.Text, typer.Option("--interest", metavar="SHARE", help="A year, such as 10%.")] = None,
-    explained: Annotated[bool, typer.Option("--explain", help="Print every term with its formula and source.")] = False,
-    form: opt.Format = "table",
-    columns: opt.ColumnList = None,
-    no_header: opt.NoHeader = False,
-    db: opt.Databases = None,
+    *,
+    job: JobOptions,
+    given: PowerOptions,
+    explained: bool = option("--explain", "Print every term with its formula and source."),
+    output: OutputOptions,
 ) -> None:
     """Estimate power: nodes and site under load and idle, energy of tokens and steps, caps, capital and running cost.
 
@@ -87,51 +87,21 @@ def power(
     gpucalc power --gpu h100-sxm-80gb --gpus 16384 --pue 1.1
     gpucalc power llama-3.1-70b --gpu h100-sxm-80gb --gpus 512 --seq-len 8192 --global-batch 512
     """
-    from gpucalc.cli.explain import row_from_stdin
-    from gpucalc.layouts.label import label_cells
-
-    form = opt.chosen_format(form)
-    base = row_from_stdin() if model == "-" else None
-    cells = opt.job_cells(
-        {
-            "model": None if base is not None else model,
-            "gpu": gpu,
-            "n_gpus": gpus,
-            "seq_len": seq_len,
-            "global_batch": global_batch,
-            "precision": precision,
-        },
-        settings,
-        label_cells(layout) if layout is not None else None,
-        base,
-    )
-    opt.require(cells, "gpu", "n_gpus")
-    for flag, text in (("--layout", layout), ("--global-batch", global_batch), ("--seq-len", seq_len)):
-        if text is not None and "model" not in cells:
-            raise UsageError(f"{flag} has no meaning without a MODEL")
-    database = opt.open_database(db)
+    cells = job.whole()
+    require(cells, "gpu", "n_gpus")
+    job.refuse_without_model(cells)
 
     from gpucalc.questions.power import Question
     from gpucalc.questions.power import power as answered
 
-    question = Question(
-        gpu=cells["gpu"],
-        n_gpus=cells["n_gpus"],
-        cap=given.quantity("--cap", cap, "W"),
-        utilisation=given.share("--utilisation", utilisation, whole=True, zero=True),
-        pue=given.at_least("--pue", pue, 1.0, "1.2", "; a site draws no less than its nodes"),
-        electricity_price=given.at_least("--electricity-price", electricity_price, 0.0, "0.08"),
-        capital=given.count("--capital", capital, "31250"),
-        years=given.number("--years", years, "4"),
-        interest=given.share("--interest", interest, zero=True),
-    )
-    found = answered(question, Context(database, profile=profile, fabric=fabric), cells if "model" in cells else None)
-    _write(found, explained, form, columns, not no_header)
+    question = Question(**place_of(cells), **values_of(given))
+    found = answered(question, job.context(), cells if "model" in cells else None)
+    _write(found, explained, output)
 
 
-def _write(found: Any, explained: bool, form: str, columns: str | None, header: bool) -> None:
+def _write(found: PowerResult, explained: bool, output: OutputOptions) -> None:
     rows = ranged_rows(found.figures, MEANINGS)
-    if form == "json":
+    if output.json:
         emit_document(
             {
                 "gpu": found.cluster.device.key,
@@ -147,11 +117,10 @@ def _write(found: Any, explained: bool, form: str, columns: str | None, header: 
             }
         )
         return
-    if form != "table" or columns is not None:
-        emit_rows(form, COLUMNS_OUT, rows, columns, header)
+    if output.form != "table" or output.columns is not None:
+        output.rows(COLUMNS_OUT, rows)
         talk(*(f"note: {note}" for note in found.notes))
         return
-    from gpucalc.cli.run import said
     from gpucalc.output.explain import tree
     from gpucalc.output.table import facts, table
 

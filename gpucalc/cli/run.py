@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import typer
-
-from gpucalc.cli import options as opt
-from gpucalc.cli import quantities as given
-from gpucalc.cli.output import emit_document, emit_rows, ranged_rows, talk
+from gpucalc.cli.commands import command
+from gpucalc.cli.job_options import JobOptions, require_job
+from gpucalc.cli.option import option, values_of
+from gpucalc.cli.output import OutputOptions, emit_document, ranged_rows, said, talk
+from gpucalc.cli.values import at_least, count, number, quantity, share
 from gpucalc.core.errors import UsageError
-from gpucalc.jobs.context import Context
+
+if TYPE_CHECKING:
+    from gpucalc.questions.run import RunResult
 
 COLUMNS_OUT = ("quantity", "value", "low", "high", "unit", "meaning")
 # Figure → unit and what it is.
@@ -52,84 +55,77 @@ MEANINGS = {
 PRODUCT = ("allocated_pct", "busy_pct", "goodput_pct", "straggler_pct", "mfu_pct", "yield_pct")
 
 
+SAVES = ("async", "blocking")
+RECOVERIES = ("automatic", "manual")
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What is said of a run beside its job; the fields are those of `questions.run_scenarios.Question`."""
+
+    tokens: float | None = option("--tokens N", "Tokens of the run, such as 15T.", read=count("15T"))
+    save: str = option("--save KIND", "async or blocking checkpoints.", default="async", choices=SAVES)
+    recovery: str = option(
+        "--recovery KIND",
+        "automatic, or manual: a person notices and restarts.",
+        default="automatic",
+        choices=RECOVERIES,
+    )
+    failures_per_node_day: float | None = option(
+        "--failure-rate R", "Failures per day of a node of 8 GPUs, as 0.0038.", read=number("0.0038")
+    )
+    mtbf: float | None = option(
+        "--mtbf TIME", "Mean time between failures of the job, such as 3.1h.", read=quantity("s")
+    )
+    detection: float | None = option("--detection TIME", "Until a failure is noticed.", read=quantity("s"))
+    restart: float | None = option("--restart TIME", "Until the job runs again.", read=quantity("s"))
+    interval: float | None = option(
+        "--interval TIME", "Between checkpoints; the best one without it.", read=quantity("s")
+    )
+    save_time: float | None = option("--save-time TIME", "That a checkpoint stops the job.", read=quantity("s"))
+    checkpoint_bytes: float | None = option("--checkpoint SIZE", "Bytes of one checkpoint.", read=quantity("B"))
+    write_bandwidth: float | None = option(
+        "--write-bandwidth RATE", "Of the store in total, such as 60GB/s.", read=quantity("B/s")
+    )
+    read_bandwidth: float | None = option(
+        "--read-bandwidth RATE", "Of the store in total, such as 120GB/s.", read=quantity("B/s")
+    )
+    availability: float | None = option(
+        "--availability SHARE",
+        "Probability that the spares suffice, as 99%.",
+        read=share(why="; no number of spares gives certainty"),
+    )
+    repair: float | None = option("--repair TIME", "Until a failed node is back.", read=quantity("s"))
+    allocated: float | None = option(
+        "--allocated SHARE", "GPUs given to jobs; from the spares without it.", read=share(whole=True)
+    )
+    busy: float | None = option("--busy SHARE", "Time in which jobs hold their GPUs.", read=share(whole=True))
+    straggler_cv: float | None = option(
+        "--straggler-cv SHARE", "Variation of the GPUs' speed, such as 1%.", read=share()
+    )
+    slow_gpu: float | None = option("--slow-gpu SHARE", "One GPU is slower for good by this share.", read=share())
+    pue: float | None = option(
+        "--pue X",
+        "Power of the site over that of its nodes.",
+        read=at_least(1.0, "1.2", "; a site draws no less than its nodes"),
+    )
+    grid: str = option("--grid COUNTRY", "Whose electricity, such as france.", default="usa")
+    carbon_intensity: float | None = option(
+        "--carbon-intensity G/KWH", "Of the electricity; instead of --grid.", read=at_least(0.0, "369")
+    )
+    price: float | None = option("--price $/H", "Price of a GPU hour.", read=number("2.35"))
+    electricity_price: float | None = option(
+        "--electricity-price $/KWH", "Price of electricity.", read=at_least(0.0, "0.08")
+    )
+
+
+@command(group="The whole cluster")
 def run(
-    model: opt.Model = None,
-    gpu: opt.Gpu = None,
-    gpus: opt.Gpus = None,
-    tokens: Annotated[opt.Text, typer.Option("--tokens", metavar="N", help="Tokens of the run, such as 15T.")] = None,
-    seq_len: opt.SeqLen = None,
-    global_batch: opt.GlobalBatch = None,
-    micro_batch: opt.MicroBatch = None,
-    precision: opt.Precision = None,
-    fabric: opt.Fabric = None,
-    profile: opt.Profile = None,
-    gpus_per_node: opt.GpusPerNode = None,
-    inter_node_gbps: opt.NetworkRate = None,
-    recompute: opt.Recompute = None,
-    layout: opt.LayoutLabel = None,
-    settings: opt.Settings = None,
-    save: Annotated[str, typer.Option("--save", metavar="KIND", help="async or blocking checkpoints.")] = "async",
-    recovery: Annotated[
-        str, typer.Option("--recovery", metavar="KIND", help="automatic, or manual: a person notices and restarts.")
-    ] = "automatic",
-    failures: Annotated[
-        opt.Text, typer.Option("--failure-rate", metavar="R", help="Failures per day of a node of 8 GPUs, as 0.0038.")
-    ] = None,
-    mtbf: Annotated[
-        opt.Text, typer.Option("--mtbf", metavar="TIME", help="Mean time between failures of the job, such as 3.1h.")
-    ] = None,
-    detection: Annotated[
-        opt.Text, typer.Option("--detection", metavar="TIME", help="Until a failure is noticed.")
-    ] = None,
-    restart: Annotated[opt.Text, typer.Option("--restart", metavar="TIME", help="Until the job runs again.")] = None,
-    interval: Annotated[
-        opt.Text, typer.Option("--interval", metavar="TIME", help="Between checkpoints; the best one without it.")
-    ] = None,
-    save_time: Annotated[
-        opt.Text, typer.Option("--save-time", metavar="TIME", help="That a checkpoint stops the job.")
-    ] = None,
-    checkpoint: Annotated[
-        opt.Text, typer.Option("--checkpoint", metavar="SIZE", help="Bytes of one checkpoint.")
-    ] = None,
-    write_bandwidth: Annotated[
-        opt.Text, typer.Option("--write-bandwidth", metavar="RATE", help="Of the store in total, such as 60GB/s.")
-    ] = None,
-    read_bandwidth: Annotated[
-        opt.Text, typer.Option("--read-bandwidth", metavar="RATE", help="Of the store in total, such as 120GB/s.")
-    ] = None,
-    availability: Annotated[
-        opt.Text, typer.Option("--availability", metavar="SHARE", help="Probability that the spares suffice, as 99%.")
-    ] = None,
-    repair: Annotated[opt.Text, typer.Option("--repair", metavar="TIME", help="Until a failed node is back.")] = None,
-    allocated: Annotated[
-        opt.Text, typer.Option("--allocated", metavar="SHARE", help="GPUs given to jobs; from the spares without it.")
-    ] = None,
-    busy: Annotated[
-        opt.Text, typer.Option("--busy", metavar="SHARE", help="Time in which jobs hold their GPUs.")
-    ] = None,
-    straggler_cv: Annotated[
-        opt.Text, typer.Option("--straggler-cv", metavar="SHARE", help="Variation of the GPUs' speed, such as 1%.")
-    ] = None,
-    slow_gpu: Annotated[
-        opt.Text, typer.Option("--slow-gpu", metavar="SHARE", help="One GPU is slower for good by this share.")
-    ] = None,
-    pue: Annotated[
-        opt.Text, typer.Option("--pue", metavar="X", help="Power of the site over that of its nodes.")
-    ] = None,
-    grid: Annotated[str, typer.Option("--grid", metavar="COUNTRY", help="Whose electricity, such as france.")] = "usa",
-    carbon: Annotated[
-        opt.Text, typer.Option("--carbon-intensity", metavar="G/KWH", help="Of the electricity; instead of --grid.")
-    ] = None,
-    price: Annotated[opt.Text, typer.Option("--price", metavar="$/H", help="Price of a GPU hour.")] = None,
-    electricity_price: Annotated[
-        opt.Text, typer.Option("--electricity-price", metavar="$/KWH", help="Price of electricity.")
-    ] = None,
-    explained: Annotated[bool, typer.Option("--explain", help="Print every term with its formula and source.")] = False,
-    form: opt.Format = "table",
-    columns: opt.ColumnList = None,
-    no_header: opt.NoHeader = False,
-    db: opt.Databases = None,
-    causal_flops: opt.CausalFlops = False,
+    *,
+    job: JobOptions,
+    given: RunOptions,
+    explained: bool = option("--explain", "Print every term with its formula and source."),
+    output: OutputOptions,
 ) -> None:
     """Cost a whole training run: days, failures, checkpoints, spares, energy, carbon, money, and the cluster's yield.
 
@@ -139,73 +135,24 @@ def run(
     \b
     gpucalc run llama-3.1-70b --gpu h100-sxm-80gb --gpus 2048 --tokens 15T --grid france
     """
-    from gpucalc.cli.explain import row_from_stdin
-    from gpucalc.layouts.label import label_cells
-
-    form = opt.chosen_format(form)
-    base = row_from_stdin() if model == "-" else None
-    cells = opt.job_cells(
-        {
-            "model": None if base is not None else model,
-            "gpu": gpu,
-            "n_gpus": gpus,
-            "seq_len": seq_len,
-            "global_batch": global_batch,
-            "micro_batch": micro_batch,
-            "precision": precision,
-            "gpus_per_node": gpus_per_node,
-            "inter_node_gbps_per_gpu": inter_node_gbps,
-            "recompute": recompute,
-        },
-        settings,
-        label_cells(layout) if layout is not None else None,
-        base,
-    )
-    opt.require(cells, "model", "gpu", *(() if "dp" in cells else ("n_gpus",)))
-    wanted = given.count("--tokens", tokens)
-    if wanted is None:
+    cells = job.whole()
+    require_job(cells, step=False)
+    if given.tokens is None:
         raise UsageError("missing: --tokens 15T, the tokens of the run")
-    asked: dict[str, Any] = {
-        "tokens": wanted,
-        "asynchronous": given.word("--save", save, ("async", "blocking")) == "async",
-        "manual": given.word("--recovery", recovery, ("automatic", "manual")) == "manual",
-        "failures_per_node_day": given.number("--failure-rate", failures, "0.0038"),
-        "mtbf": given.quantity("--mtbf", mtbf, "s"),
-        "detection": given.quantity("--detection", detection, "s"),
-        "restart": given.quantity("--restart", restart, "s"),
-        "interval": given.quantity("--interval", interval, "s"),
-        "save_time": given.quantity("--save-time", save_time, "s"),
-        "checkpoint_bytes": given.quantity("--checkpoint", checkpoint, "B"),
-        "write_bandwidth": given.quantity("--write-bandwidth", write_bandwidth, "B/s"),
-        "read_bandwidth": given.quantity("--read-bandwidth", read_bandwidth, "B/s"),
-        "availability": given.share("--availability", availability, why="; no number of spares gives certainty"),
-        "repair": given.quantity("--repair", repair, "s"),
-        "allocated": given.share("--allocated", allocated, whole=True),
-        "busy": given.share("--busy", busy, whole=True),
-        "straggler_cv": given.share("--straggler-cv", straggler_cv),
-        "slow_gpu": given.share("--slow-gpu", slow_gpu),
-        "pue": given.at_least("--pue", pue, 1.0, "1.2", "; a site draws no less than its nodes"),
-        "grid": grid,
-        "carbon_intensity": given.at_least("--carbon-intensity", carbon, 0.0, "369"),
-        "price": given.number("--price", price, "2.35"),
-        "electricity_price": given.at_least("--electricity-price", electricity_price, 0.0, "0.08"),
-    }
-    if mtbf is not None and failures is not None:
+    if given.mtbf is not None and given.failures_per_node_day is not None:
         raise UsageError("--mtbf and --failure-rate say the same; write one of them")
-    database = opt.open_database(db)
 
     from gpucalc.questions.run import run as answered
     from gpucalc.questions.run_scenarios import Question
 
-    found = answered(
-        cells, Question(**asked), Context(database, profile=profile, fabric=fabric, causal_flops=causal_flops)
-    )
-    _write(found, explained, form, columns, not no_header)
+    values = values_of(given)
+    values |= {"asynchronous": values.pop("save") == "async", "manual": values.pop("recovery") == "manual"}
+    _write(answered(cells, Question(**values), job.context()), explained, output)
 
 
-def _write(found: Any, explained: bool, form: str, columns: str | None, header: bool) -> None:
+def _write(found: RunResult, explained: bool, output: OutputOptions) -> None:
     rows = ranged_rows(found.figures, MEANINGS)
-    if form == "json":
+    if output.json:
         emit_document(
             {
                 "layout": found.layout,
@@ -223,8 +170,8 @@ def _write(found: Any, explained: bool, form: str, columns: str | None, header: 
             }
         )
         return
-    if form != "table" or columns is not None:
-        emit_rows(form, COLUMNS_OUT, rows, columns, header)
+    if output.form != "table" or output.columns is not None:
+        output.rows(COLUMNS_OUT, rows)
         talk(*(f"note: {note}" for note in found.notes))
         return
     from gpucalc.output.explain import tree
@@ -243,16 +190,7 @@ def _write(found: Any, explained: bool, form: str, columns: str | None, header: 
     talk("", *(f"note: {note}" for note in found.notes))
 
 
-def said(row: dict[str, Any]) -> str:
-    """A figure with its unit and range."""
-    from gpucalc.output.table import significant
-
-    value, low, high = (significant(float(row[name])) for name in ("value", "low", "high"))
-    text = f"{value} {row['unit']}".strip()
-    return text if low == high else f"{text}   ({low} to {high})"
-
-
-def _product(found: Any) -> str:
+def _product(found: RunResult) -> str:
     f = {name: found.figures[name][0] for name in PRODUCT}
     return (
         f"yield of the cluster: {f['allocated_pct']:.1f} % allocated × {f['busy_pct']:.0f} % busy × "
@@ -261,7 +199,7 @@ def _product(found: Any) -> str:
     )
 
 
-def _halvings(found: Any) -> str:
+def _halvings(found: RunResult) -> str:
     lines = []
     for one in found.halvings:
         money = f", {one['usd_saved']:,.0f} USD" if one["usd_saved"] else ""

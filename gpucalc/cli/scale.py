@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from gpucalc.cli import options as opt
-from gpucalc.cli.output import emit_document, emit_rows, talk
+from gpucalc.cli.commands import command
+from gpucalc.cli.job_options import JobOptions, require
+from gpucalc.cli.option import option
+from gpucalc.cli.output import FigureOptions, emit_document, talk
+from gpucalc.cli.values import positive_integer, share
 from gpucalc.core.columns import COLUMNS, Column
-from gpucalc.core.errors import ExitStatus, UsageError, nearest
+from gpucalc.core.errors import ExitStatus, UsageError
+
+if TYPE_CHECKING:
+    from gpucalc.questions.scale import Curves, Point
 
 MODES = ("strong", "weak", "both")
 SHAPES = ("normal", "lognormal")
@@ -37,43 +41,27 @@ _TABLE = (
 )
 
 
+@dataclass(frozen=True)
+class ScaledJob(JobOptions):
+    """A job on several numbers of GPUs."""
+
+    n_gpus: str = option("--gpus LIST", "Counts: 8,16,64, a range 8..4096 (doubling) or 8..64:8.", default="8..1024")
+
+
+@command(group="Plan")
 def scale(
-    model: opt.Model = None,
-    gpu: opt.Gpu = None,
-    gpus: Annotated[
-        str, typer.Option("--gpus", metavar="LIST", help="Counts: 8,16,64, a range 8..4096 (doubling) or 8..64:8.")
-    ] = "8..1024",
-    seq_len: opt.SeqLen = None,
-    global_batch: opt.GlobalBatch = None,
-    micro_batch: opt.MicroBatch = None,
-    precision: opt.Precision = None,
-    fabric: opt.Fabric = None,
-    profile: opt.Profile = None,
-    gpus_per_node: opt.GpusPerNode = None,
-    inter_node_gbps: opt.NetworkRate = None,
-    recompute: opt.Recompute = None,
-    zero: opt.Zero = None,
-    schedule: opt.Schedule = None,
-    layout: opt.LayoutLabel = None,
-    settings: opt.Settings = None,
-    mode: Annotated[str, typer.Option("--mode", metavar="NAME", help="strong, weak or both.")] = "both",
-    straggler_cv: Annotated[
-        opt.Text,
-        typer.Option("--straggler-cv", metavar="SHARE", help="Variation of workers' speed, such as 0.01 or 1%."),
-    ] = None,
-    straggler_shape: Annotated[
-        str, typer.Option("--straggler-shape", metavar="NAME", help="normal or lognormal.")
-    ] = "normal",
-    straggler_gpus: Annotated[
-        str, typer.Option("--straggler-gpus", metavar="N", help="GPUs that vary together, such as 8 for a node.")
-    ] = "1",
-    exhaustive: Annotated[bool, typer.Option("--exhaustive", help="Search every layout, as plan does.")] = False,
-    plot: opt.Plot = None,
-    form: opt.Format = "table",
-    columns: opt.ColumnList = None,
-    no_header: opt.NoHeader = False,
-    db: opt.Databases = None,
-    causal_flops: opt.CausalFlops = False,
+    *,
+    job: ScaledJob,
+    mode: str = option("--mode NAME", "strong, weak or both.", default="both", choices=MODES),
+    straggler_cv: float | None = option(
+        "--straggler-cv SHARE", "Variation of workers' speed, such as 0.01 or 1%.", read=share()
+    ),
+    straggler_shape: str = option("--straggler-shape NAME", "normal or lognormal.", default="normal", choices=SHAPES),
+    straggler_gpus: int = option(
+        "--straggler-gpus N", "GPUs that vary together, such as 8 for a node.", default="1", read=positive_integer
+    ),
+    exhaustive: bool = option("--exhaustive", "Search every layout, as plan does."),
+    output: FigureOptions,
 ) -> int:
     """Scale a job over GPU counts: the best layout at each, efficiency, serial fraction, and what takes over.
 
@@ -83,53 +71,29 @@ def scale(
     \b
     gpucalc scale llama-3.1-70b --gpu h100-sxm-80gb --gpus 64..4096 --seq-len 8192 --global-batch 1024
     """
-    from gpucalc.layouts.label import parse_label
-
-    form = opt.chosen_format(form)
-    opt.check_plot(plot)
-    mode = _word("--mode", mode, MODES)
-    shape = _word("--straggler-shape", straggler_shape, SHAPES)
-    cells = opt.job_cells(
-        opt.stated_options({**locals(), "gpus": None}),  # a list of counts, and no cell
-        settings,
-        parse_label(layout) if layout is not None else None,
-    )
-    opt.require(cells, "model", "gpu", "seq_len", "global_batch")
+    cells = job.cells(free=True)
+    require(cells, "model", "gpu", "seq_len", "global_batch")
     for name in ("n_gpus", "dp"):
         if name in cells:
             raise UsageError(f"{name} cannot be stated beside the counts of --gpus; it changes from one to the next")
-    variation = None if straggler_cv is None else opt.share("--straggler-cv", straggler_cv)
-    together = opt.positive_integer("--straggler-gpus", straggler_gpus)
-    database = opt.open_database(db)
 
-    from gpucalc.jobs.context import Context
     from gpucalc.questions import scale as scaling
 
-    counts = scaling.parse_counts(gpus)
-    straggling = None if variation is None else scaling.Straggling(variation, shape, together)
-    context = Context(database, profile, fabric, causal_flops)
+    counts = scaling.parse_counts(job.n_gpus)
+    straggling = None if straggler_cv is None else scaling.Straggling(straggler_cv, straggler_shape, straggler_gpus)
+    context = job.context()
     curves = scaling.scale(context, cells, counts, mode, straggling, exhaustive)
     rows = [_row(point) for point in curves.points]
-    if plot is not None:
+    if output.plot is not None:
         from gpucalc.output.figures import save
         from gpucalc.output.figures.scaling import scaling_figure
 
-        save(scaling_figure([row | _terms(point) for row, point in zip(rows, curves.points, strict=True)]), plot)
-    _write(curves, rows, form, columns, not no_header)
+        save(scaling_figure([row | _terms(point) for row, point in zip(rows, curves.points, strict=True)]), output.plot)
+    _write(curves, rows, output)
     return ExitStatus.OK if any(p.outcome for p in curves.points) else ExitStatus.INFEASIBLE
 
 
-def _word(flag: str, text: str, known: tuple[str, ...]) -> str:
-    word = text.strip().casefold()
-    if word not in known:
-        near = nearest(word, known, 1)
-        raise UsageError(
-            f"{flag} is {text!r}; " + (f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}")
-        )
-    return word
-
-
-def _row(point: Any) -> dict[str, Any]:
+def _row(point: Point) -> dict[str, Any]:
     row: dict[str, Any] = {"mode": point.mode, "n_gpus": point.n_gpus, "global_batch": point.global_batch}
     if point.outcome is None:
         return {**row, "layout": "", "reason": point.reason}
@@ -150,7 +114,7 @@ def _row(point: Any) -> dict[str, Any]:
     }
 
 
-def _terms(point: Any) -> dict[str, float]:
+def _terms(point: Point) -> dict[str, float]:
     """The terms of the step, for the picture."""
     from gpucalc.jobs.variations import time_parts
 
@@ -161,8 +125,8 @@ def _terms(point: Any) -> dict[str, float]:
     return terms
 
 
-def _write(curves: Any, rows: list[dict[str, Any]], form: str, columns: str | None, header: bool) -> None:
-    if form == "json":
+def _write(curves: Curves, rows: list[dict[str, Any]], output: FigureOptions) -> None:
+    if output.json:
         emit_document(
             {
                 "rows": rows,
@@ -172,9 +136,7 @@ def _write(curves: Any, rows: list[dict[str, Any]], form: str, columns: str | No
             }
         )
         return
-    if form in {"table", "md"} and columns is None:
-        from gpucalc.output.table import table
-
+    if output.for_people:
         shown = [
             {
                 **row,
@@ -183,9 +145,9 @@ def _write(curves: Any, rows: list[dict[str, Any]], form: str, columns: str | No
             }
             for row in rows
         ]
-        sys.stdout.write(table(_TABLE, shown, markdown=form == "md", header=header) + "\n")
+        output.table(_TABLE, shown)
     else:
-        emit_rows(form, COLUMNS_OUT, rows, columns, header)
+        output.rows(COLUMNS_OUT, rows)
     talk("", *_sentences(curves), *(f"note: {note}" for note in curves.notes))
 
 
@@ -196,7 +158,7 @@ def _loss(row: Mapping[str, Any]) -> str:
     return f"{GROUP_TITLES[name]} {row[f'share_{name}_pct']:.0f} %" if name else ""
 
 
-def _sentences(curves: Any) -> list[str]:
+def _sentences(curves: Curves) -> list[str]:
     from gpucalc.questions.scale import GROUP_TITLES, breaking_point
 
     lines = []

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from gpucalc.cli import options as opt
-from gpucalc.cli.output import emit_document, emit_rows, talk
+from gpucalc.cli.commands import command
+from gpucalc.cli.job_options import DatabaseOptions, JobOptions, stated
+from gpucalc.cli.option import argument, cell, option
+from gpucalc.cli.output import FigureOptions, emit_document, emit_rows, talk
+from gpucalc.cli.values import positive_integer, positive_number, quantity
 from gpucalc.core.errors import ExitStatus, UsageError
-from gpucalc.jobs.context import Context
 
 if TYPE_CHECKING:
+    from gpucalc.jobs.context import Context
     from gpucalc.launch.target import Target
+    from gpucalc.questions.serve import ServeResult
 
-Text = Optional[str]
 SHOWN = (
     "layout",
     "n_gpus",
@@ -49,50 +51,68 @@ ROOTS = (
 )
 
 
-def _flag(flag: str, metavar: str, text: str) -> Any:
-    return typer.Option(flag, metavar=metavar, help=text)
+@dataclass(frozen=True)
+class _ServingCells:
+    model: str | None = argument(
+        "MODEL", "Preset, or a config.json or its folder; custom: --set.", cell=True, complete="models", files=True
+    )
+    gpu: str | None = cell("--gpu GPU", "Key or alias of the hardware database.", complete="gpus")
+    n_gpus: str | None = cell("--gpus N", "GPUs; without them the least for --rate are looked for.")
+    isl: str | None = cell("--isl N", "Mean tokens of a prompt.")
+    osl: str | None = cell("--osl N", "Mean tokens of an answer.")
+    concurrency: str | None = cell("--concurrency C", "Requests in the system (closed loop).")
+    rate: str | None = cell("--rate R", "Requests per second that arrive (open loop).")
+    precision: str | None = cell("--precision NAME", "Weights: bf16, fp8, int8, int4, nvfp4, mxfp4 …")
+    kv_precision: str | None = cell("--kv-precision NAME", "Cache: bf16, fp8, int8.")
+    framework: str | None = cell("--engine NAME", "vllm, sglang or trtllm; neutral without it.", complete="engines")
+    layout: str | None = option("--layout LABEL", "Such as tp8-dp2, tp4-dp4-ep16-adp4; all without it.")
+    prefix_hit: str | None = cell("--prefix-hit SHARE", "Share of the prompt found in the cache.")
+    chunk_tokens: str | None = cell("--chunk N", "Most tokens of prompts in one pass.")
+    draft_tokens: str | None = cell("--draft N", "Tokens drafted ahead (speculation, MTP).")
+    acceptance: str | None = cell("--acceptance SHARE", "Probability that a drafted token is accepted.")
+    fabric: str | None = option(
+        "--fabric LINK", "Network link of the database, such as ib-ndr.", complete="network links"
+    )
+    gpus_per_node: str | None = cell("--gpus-per-node N", "GPUs of one node.")
+    inter_node_gbps_per_gpu: str | None = cell(
+        "--inter-node-gbps GBIT/S", "Network rate per GPU, one direction, in Gb/s."
+    )
+    settings: tuple[str, ...] = option(
+        "--set KEY=VALUE", "Any column of serving rows; repeatable.", repeat=True, complete="serving settings"
+    )
 
 
+@dataclass(frozen=True)
+class ServingOptions(DatabaseOptions, _ServingCells):
+    """A question about serving; a field that is a cell is named after its column of serving rows."""
+
+    def text(self) -> dict[str, str]:
+        """The cells that are stated, as text."""
+        return {name: text for name, (_, text) in stated(self).items()}
+
+    def context(self) -> Context:
+        """What stands beside the cells: database and fabric."""
+        from gpucalc.jobs.context import Context
+
+        return Context(self.database(), fabric=self.fabric)
+
+
+@command(group="Serve and tune")
 def serve(
-    model: opt.Model = None,
-    gpu: opt.Gpu = None,
-    gpus: Annotated[Text, _flag("--gpus", "N", "GPUs; without them the least for --rate are looked for.")] = None,
-    isl: Annotated[Text, _flag("--isl", "N", "Mean tokens of a prompt.")] = None,
-    osl: Annotated[Text, _flag("--osl", "N", "Mean tokens of an answer.")] = None,
-    concurrency: Annotated[Text, _flag("--concurrency", "C", "Requests in the system (closed loop).")] = None,
-    rate: Annotated[Text, _flag("--rate", "R", "Requests per second that arrive (open loop).")] = None,
-    ttft: Annotated[
-        Text, _flag("--ttft", "TIME", "Limit of the mean loaded time to the first token, such as 2s.")
-    ] = None,
-    tpot: Annotated[Text, _flag("--tpot", "TIME", "Limit of the mean time per output token, such as 50ms.")] = None,
-    precision: Annotated[Text, _flag("--precision", "NAME", "Weights: bf16, fp8, int8, int4, nvfp4, mxfp4 …")] = None,
-    kv_precision: Annotated[Text, _flag("--kv-precision", "NAME", "Cache: bf16, fp8, int8.")] = None,
-    engine: Annotated[Text, _flag("--engine", "NAME", "vllm, sglang or trtllm; neutral without it.")] = None,
-    layout: Annotated[Text, _flag("--layout", "LABEL", "Such as tp8-dp2, tp4-dp4-ep16-adp4; all without it.")] = None,
-    prefix_hit: Annotated[Text, _flag("--prefix-hit", "SHARE", "Share of the prompt found in the cache.")] = None,
-    chunk: Annotated[Text, _flag("--chunk", "N", "Most tokens of prompts in one pass.")] = None,
-    draft: Annotated[Text, _flag("--draft", "N", "Tokens drafted ahead (speculation, MTP).")] = None,
-    acceptance: Annotated[Text, _flag("--acceptance", "SHARE", "Probability that a drafted token is accepted.")] = None,
-    disaggregate: Annotated[
-        bool, typer.Option("--disaggregate", help="Also layouts with GPUs that only prefill.")
-    ] = False,
-    price: Annotated[Text, _flag("--price", "MONEY", "Price of one GPU for one hour.")] = None,
-    fabric: opt.Fabric = None,
-    gpus_per_node: opt.GpusPerNode = None,
-    inter_node_gbps: opt.NetworkRate = None,
-    pareto: Annotated[
-        bool, typer.Option("--pareto", help="List the front of tokens/s/user against tokens/s/GPU.")
-    ] = False,
-    explain: Annotated[
-        bool, typer.Option("--explain", help="Print how the best row came about, term by term.")
-    ] = False,
-    top: Annotated[str, _flag("--top", "N", "Rows to print.")] = "10",
-    form: opt.Format = "table",
-    columns: opt.ColumnList = None,
-    no_header: opt.NoHeader = False,
-    plot: opt.Plot = None,
-    settings: opt.Settings = None,
-    db: opt.Databases = None,
+    *,
+    job: ServingOptions,
+    ttft: float | None = option(
+        "--ttft TIME", "Limit of the mean loaded time to the first token, such as 2s.", read=quantity("s")
+    ),
+    tpot: float | None = option(
+        "--tpot TIME", "Limit of the mean time per output token, such as 50ms.", read=quantity("s")
+    ),
+    disaggregate: bool = option("--disaggregate", "Also layouts with GPUs that only prefill."),
+    price: float | None = option("--price MONEY", "Price of one GPU for one hour.", read=positive_number),
+    pareto: bool = option("--pareto", "List the front of tokens/s/user against tokens/s/GPU."),
+    explain: bool = option("--explain", "Print how the best row came about, term by term."),
+    top: int = option("--top N", "Rows to print.", default="10", read=positive_integer),
+    output: FigureOptions,
 ) -> int:
     """Serve a model: latency, throughput and cache; layouts ranked under limits on latency.
 
@@ -100,60 +120,35 @@ def serve(
     gpucalc serve llama-3.1-70b --gpu h100-sxm-80gb --gpus 8 --isl 2048 --osl 256 --ttft 2s --tpot 50ms
     gpucalc serve llama-3.1-70b --gpu h100-sxm-80gb --isl 2048 --osl 256 --rate 20 --tpot 50ms
     """
-    form = opt.chosen_format(form)
-    count = opt.positive_integer("--top", top)
-    opt.check_plot(plot)
-    stated = {
-        "model": model,
-        "gpu": gpu,
-        "n_gpus": gpus,
-        "isl": isl,
-        "osl": osl,
-        "concurrency": concurrency,
-        "rate": rate,
-        "precision": precision,
-        "kv_precision": kv_precision,
-        "framework": engine,
-        "prefix_hit": prefix_hit,
-        "chunk_tokens": chunk,
-        "draft_tokens": draft,
-        "acceptance": acceptance,
-        "gpus_per_node": gpus_per_node,
-        "inter_node_gbps_per_gpu": inter_node_gbps,
-    }
-    cells = _cells(stated, settings, layout)
-    limits = _limits(ttft, tpot)
-    paid = None if price is None else opt.positive_number("--price", price)
-    database = opt.open_database(db)
+    cells = _cells(job.text(), job.settings, job.layout)
 
+    from gpucalc.questions.serve import Limits
     from gpucalc.questions.serve import serve as search
 
-    result = search(
-        cells, Context(database, fabric=fabric), limits=limits, price=paid, top=count, disaggregate=disaggregate
-    )
-    if plot is not None and result.front:
+    limits = Limits(**{name: value for name, value in (("ttft", ttft), ("tpot", tpot)) if value is not None})
+    result = search(cells, job.context(), limits=limits, price=price, top=top, disaggregate=disaggregate)
+    if output.plot is not None and result.front:
         from gpucalc.output.figures import save
         from gpucalc.output.figures.serving import serving_figure
 
-        save(serving_figure(result.front, result.rows, result.job), plot)
+        save(serving_figure(result.front, result.rows, result.job), output.plot)
     if explain and result.rows:
-        _explain(result.rows[0], cells, database, fabric, form)
+        _explain(result.rows[0], cells, job.context(), output.form)
         return ExitStatus.OK
-    _write(result, form, columns, not no_header, pareto)
+    _write(result, output, pareto)
     return ExitStatus.OK if result.rows else ExitStatus.INFEASIBLE
 
 
-def _cells(stated: Mapping[str, str | None], settings: list[str] | None, layout: str | None) -> dict[str, Any]:
+def _cells(text: dict[str, str], settings: Sequence[str], layout: str | None) -> dict[str, Any]:
     """The typed cells of the question; all mistakes in one sentence."""
     from gpucalc.core.errors import unknown
     from gpucalc.jobs.serving import parse_serving
     from gpucalc.jobs.serving_schema import CLUSTER_CELLS, MODEL_CELLS, RECORDS
     from gpucalc.questions.serve import serving_label_cells
 
-    text = {name: value for name, value in stated.items() if value is not None}
     problems: list[str] = []
     known = ("model", *MODEL_CELLS, *CLUSTER_CELLS, *RECORDS)
-    for pair in settings or ():
+    for pair in settings:
         name, equals, value = pair.partition("=")
         name = name.strip()
         if not equals or not value.strip():
@@ -193,39 +188,31 @@ def _cells(stated: Mapping[str, str | None], settings: list[str] | None, layout:
     return cells
 
 
-def export_engine(
-    target: Target,
-    options: Mapping[str, str | None],
-    piped: bool,
-    layout: str | None,
-    settings: list[str] | None,
-    db: list[str] | None,
-    fabric: str | None,
-) -> None:
-    """Write a serving layout as the launch settings of an engine; `piped`: a row of serve on standard input."""
+def export_engine(target: Target, job: JobOptions) -> None:
+    """Write a serving layout as the launch settings of an engine; MODEL "-" is a row of serve on standard input."""
     from gpucalc.jobs.serving import resolve_serving
     from gpucalc.jobs.serving_schema import CLUSTER_CELLS
     from gpucalc.launch import export
 
     taken = {"model", "precision", *CLUSTER_CELLS}
-    unused = [opt.FLAGS[name] for name, value in options.items() if value is not None and name not in taken]
+    unused = [flag for name, (flag, _) in stated(job).items() if name not in taken]
     if unused:
         raise UsageError(
             f"{', '.join(unused)} has no meaning with --to {target.name}; lengths and load are --set isl=2048 osl=256 "
             "concurrency=64, one pair each"
         )
-    stated = {name: value for name, value in options.items() if name in taken}
-    base = _piped_row() if piped else {"framework": target.name}
-    if layout is None and not piped and not any(pair.strip().startswith("tp=") for pair in settings or ()):
+    base = _piped_row() if job.piped else {"framework": target.name}
+    if job.layout is None and not job.piped and not any(pair.strip().startswith("tp=") for pair in job.settings):
         raise UsageError("which layout? write --layout with a label of serve, such as tp8-dp2")
-    cells = _cells({**base, **{n: v for n, v in stated.items() if v is not None}}, settings, layout)
-    text, said = export(resolve_serving(cells, Context(opt.open_database(db), fabric=fabric)), target)
-    sys.stdout.write(text)
+    text = {name: value for name, (_, value) in stated(job).items()}
+    cells = _cells({**base, **text}, job.settings, job.layout)
+    written, said = export(resolve_serving(cells, job.context()), target)
+    sys.stdout.write(written)
     sys.stdout.flush()
     talk(*(f"note: {line}" for line in said))
 
 
-def _piped_row() -> dict[str, str | None]:
+def _piped_row() -> dict[str, str]:
     """The cells of the first row of serve's csv or json on standard input."""
     from gpucalc.core.errors import DataError
     from gpucalc.core.rows import read_rows, text_record
@@ -238,30 +225,16 @@ def _piped_row() -> dict[str, str | None]:
     return {name: value for name, value in text_record(block[0]).items() if name in known and value.strip()}
 
 
-def _limits(ttft: str | None, tpot: str | None) -> Any:
-    from gpucalc.core.units import parse_quantity
-    from gpucalc.questions.serve import Limits
-
-    found: dict[str, float] = {}
-    for name, text in (("ttft", ttft), ("tpot", tpot)):
-        if text is not None:
-            try:
-                found[name] = parse_quantity(text, "s")
-            except UsageError as error:
-                raise UsageError(*(f"--{name}: {problem}" for problem in error.problems)) from None
-    return Limits(**found)
-
-
-def _explain(row: Mapping[str, Any], cells: Mapping[str, Any], db: Any, fabric: str | None, form: str) -> None:
+def _explain(row: Mapping[str, Any], cells: Mapping[str, Any], context: Context, form: str) -> None:
     """One row of the answer as trees of terms."""
     from gpucalc.estimate.serving import estimate_serving
     from gpucalc.jobs.serving import resolve_serving, stack_serving
     from gpucalc.questions.explain import ledger_tree
 
     names = ("n_gpus", "tp", "pp", "dp", "ep", "attention_dp", "prefill_gpus", "concurrency", "rate")
-    job = resolve_serving({**cells, **{n: row[n] for n in names if row.get(n) is not None}}, Context(db, fabric=fabric))
+    job = resolve_serving({**cells, **{n: row[n] for n in names if row.get(n) is not None}}, context)
     ledger = estimate_serving(stack_serving([job]), trace=True)
-    terms = ledger_tree(ledger, db, ROOTS)
+    terms = ledger_tree(ledger, context.db, ROOTS)
     facts = [
         ("model", f"{job.model.name}, {job.model.parameters_total / 1e9:.2f} B parameters"),
         ("GPU", f"{job.cluster.n_gpus} x {job.cluster.device.name}"),
@@ -285,9 +258,9 @@ def _explain(row: Mapping[str, Any], cells: Mapping[str, Any], db: Any, fabric: 
         emit_rows(form, TERM_COLUMNS, terms)
 
 
-def _write(result: Any, form: str, columns: str | None, header: bool, pareto: bool) -> None:
+def _write(result: ServeResult, output: FigureOptions, pareto: bool) -> None:
     rows = result.front if pareto else result.rows
-    if form == "json":
+    if output.json:
         document = {
             "job": result.job,
             "candidates": result.candidates,
@@ -302,28 +275,27 @@ def _write(result: Any, form: str, columns: str | None, header: bool, pareto: bo
         if not rows:
             document["nearest_miss"] = {"why": result.nearest, "row": result.miss}
         emit_document(document)
-    elif form in {"table", "md"} and columns is None:
+    elif output.for_people:
         if rows:
-            _table(rows, form, header)
+            _table(rows, output)
             talk(*_footer(result))
     else:
         names = list(dict.fromkeys(name for row in rows for name in row)) or list(SHOWN)
-        emit_rows(form, names, rows, columns, header)
+        output.rows(names, rows)
     if not result.rows:
         talk(f"gpucalc: {result.nearest}")
 
 
-def _table(rows: list[dict[str, Any]], form: str, header: bool) -> None:
+def _table(rows: Sequence[Mapping[str, Any]], output: FigureOptions) -> None:
     from gpucalc.core.columns import COLUMNS
     from gpucalc.jobs.serving_schema import OUTPUT_COLUMNS
-    from gpucalc.output.table import table
 
     known = {**COLUMNS, **{c.name: c for c in OUTPUT_COLUMNS}}
     used = [known[n] for n in SHOWN if any(row.get(n) is not None for row in rows)]
-    sys.stdout.write(table(used, rows, markdown=form == "md", header=header) + "\n")
+    output.table(used, rows)
 
 
-def _footer(result: Any) -> list[str]:
+def _footer(result: ServeResult) -> list[str]:
     from gpucalc.validate.serving import stated_errors
 
     job = result.job

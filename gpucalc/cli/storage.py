@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-import typer
+from gpucalc.cli.commands import command
+from gpucalc.cli.job_options import JobOptions, place_of, require
+from gpucalc.cli.option import option, values_of
+from gpucalc.cli.output import OutputOptions, emit_document, talk
+from gpucalc.cli.values import count, number, quantity, share
 
-from gpucalc.cli import options as opt
-from gpucalc.cli import quantities as given
-from gpucalc.cli.output import emit_document, emit_rows, talk
-from gpucalc.core.errors import UsageError
-from gpucalc.jobs.context import Context
+if TYPE_CHECKING:
+    from gpucalc.questions.storage import StorageResult
 
 COLUMNS_OUT = ("quantity", "value", "unit", "meaning")
 MEANINGS = {
@@ -36,54 +38,43 @@ MEANINGS = {
 }
 
 
+@dataclass(frozen=True)
+class StorageOptions:
+    """What is said of data and store; the fields are those of `questions.storage.Question`."""
+
+    workload: str | None = option(
+        "--workload NAME", "text, image, video, multimodal, unet3d, resnet50, cosmoflow.", complete="workloads"
+    )
+    read_bandwidth: float | None = option(
+        "--read-bandwidth RATE", "Of the store in total, such as 100GB/s.", read=quantity("B/s")
+    )
+    write_bandwidth: float | None = option(
+        "--write-bandwidth RATE", "Of the store in total, such as 50GB/s.", read=quantity("B/s")
+    )
+    iops: float | None = option("--iops N", "Reads per second of the store, as 2M.", read=count("2M"))
+    batch: float | None = option("--batch N", "Samples of one GPU's batch.", read=number("7"))
+    sample_bytes: float | None = option("--sample SIZE", "Bytes of a sample, such as 112KiB.", read=quantity("B"))
+    compute_time: float | None = option("--compute TIME", "Compute time of a batch, such as 320ms.", read=quantity("s"))
+    core_seconds: float | None = option(
+        "--decode TIME", "Processor time that decodes a sample, such as 6ms.", read=quantity("s")
+    )
+    cores: float | None = option("--cores N", "Cores beside each GPU.", read=number("14"))
+    cache_hit: float | None = option("--cache-hit SHARE", "Reads that never reach the store.", read=share(zero=True))
+    cache_bytes: float | None = option("--cache SIZE", "Cache of the nodes in total.", read=quantity("B"))
+    dataset_bytes: float | None = option("--dataset SIZE", "All of the data.", read=quantity("B"))
+    utilisation: float | None = option(
+        "--utilisation SHARE", "Time that GPUs should compute, such as 90%.", read=share(whole=True)
+    )
+    save_interval: float | None = option("--interval TIME", "Between checkpoints; 30min.", read=quantity("s"))
+
+
+@command(group="The whole cluster")
 def storage(
-    model: opt.Model = None,
-    gpu: opt.Gpu = None,
-    gpus: opt.Gpus = None,
-    workload: Annotated[
-        opt.Text,
-        typer.Option("--workload", metavar="NAME", help="text, image, video, multimodal, unet3d, resnet50, cosmoflow."),
-    ] = None,
-    read_bandwidth: Annotated[
-        opt.Text, typer.Option("--read-bandwidth", metavar="RATE", help="Of the store in total, such as 100GB/s.")
-    ] = None,
-    write_bandwidth: Annotated[
-        opt.Text, typer.Option("--write-bandwidth", metavar="RATE", help="Of the store in total, such as 50GB/s.")
-    ] = None,
-    iops: Annotated[opt.Text, typer.Option("--iops", metavar="N", help="Reads per second of the store, as 2M.")] = None,
-    batch: Annotated[opt.Text, typer.Option("--batch", metavar="N", help="Samples of one GPU's batch.")] = None,
-    sample: Annotated[
-        opt.Text, typer.Option("--sample", metavar="SIZE", help="Bytes of a sample, such as 112KiB.")
-    ] = None,
-    compute: Annotated[
-        opt.Text, typer.Option("--compute", metavar="TIME", help="Compute time of a batch, such as 320ms.")
-    ] = None,
-    decode: Annotated[
-        opt.Text, typer.Option("--decode", metavar="TIME", help="Processor time that decodes a sample, such as 6ms.")
-    ] = None,
-    cores: Annotated[opt.Text, typer.Option("--cores", metavar="N", help="Cores beside each GPU.")] = None,
-    cache_hit: Annotated[
-        opt.Text, typer.Option("--cache-hit", metavar="SHARE", help="Reads that never reach the store.")
-    ] = None,
-    cache: Annotated[opt.Text, typer.Option("--cache", metavar="SIZE", help="Cache of the nodes in total.")] = None,
-    dataset: Annotated[opt.Text, typer.Option("--dataset", metavar="SIZE", help="All of the data.")] = None,
-    utilisation: Annotated[
-        opt.Text, typer.Option("--utilisation", metavar="SHARE", help="Time that GPUs should compute, such as 90%.")
-    ] = None,
-    interval: Annotated[
-        opt.Text, typer.Option("--interval", metavar="TIME", help="Between checkpoints; 30min.")
-    ] = None,
-    seq_len: opt.SeqLen = None,
-    global_batch: opt.GlobalBatch = None,
-    layout: opt.LayoutLabel = None,
-    fabric: opt.Fabric = None,
-    profile: opt.Profile = None,
-    settings: opt.Settings = None,
-    explained: Annotated[bool, typer.Option("--explain", help="Print every term with its formula and source.")] = False,
-    form: opt.Format = "table",
-    columns: opt.ColumnList = None,
-    no_header: opt.NoHeader = False,
-    db: opt.Databases = None,
+    *,
+    job: JobOptions,
+    given: StorageOptions,
+    explained: bool = option("--explain", "Print every term with its formula and source."),
+    output: OutputOptions,
 ) -> None:
     """Size a store: what GPUs read, when they starve and on what, how many a store feeds, saving and restart.
 
@@ -93,54 +84,27 @@ def storage(
     gpucalc storage --gpu h100-sxm-80gb --gpus 36 --workload unet3d --read-bandwidth 104GB/s
     gpucalc storage llama-3.1-405b --gpu h100-sxm-80gb --gpus 512 --write-bandwidth 60GB/s
     """
-    from gpucalc.layouts.label import label_cells
-
-    form = opt.chosen_format(form)
-    cells = opt.job_cells(
-        {"model": model, "gpu": gpu, "n_gpus": gpus, "seq_len": seq_len, "global_batch": global_batch},
-        settings,
-        label_cells(layout) if layout is not None else None,
-    )
-    opt.require(cells, "gpu", "n_gpus")
-    database = opt.open_database(db)
-    for flag, text in (("--layout", layout), ("--global-batch", global_batch), ("--seq-len", seq_len)):
-        if text is not None and "model" not in cells:
-            raise UsageError(f"{flag} has no meaning without a MODEL")
+    cells = job.whole()
+    require(cells, "gpu", "n_gpus")
+    job.refuse_without_model(cells)
 
     from gpucalc.questions.storage import Question
     from gpucalc.questions.storage import storage as answered
 
-    question = Question(
-        gpu=cells["gpu"],
-        n_gpus=cells["n_gpus"],
-        workload=workload,
-        batch=given.number("--batch", batch, "7"),
-        sample_bytes=given.quantity("--sample", sample, "B"),
-        compute_time=given.quantity("--compute", compute, "s"),
-        core_seconds=given.quantity("--decode", decode, "s"),
-        cores=given.number("--cores", cores, "14"),
-        read_bandwidth=given.quantity("--read-bandwidth", read_bandwidth, "B/s"),
-        write_bandwidth=given.quantity("--write-bandwidth", write_bandwidth, "B/s"),
-        iops=given.count("--iops", iops, "2M"),
-        cache_hit=given.share("--cache-hit", cache_hit, zero=True),
-        cache_bytes=given.quantity("--cache", cache, "B"),
-        dataset_bytes=given.quantity("--dataset", dataset, "B"),
-        utilisation=given.share("--utilisation", utilisation, whole=True),
-        save_interval=given.quantity("--interval", interval, "s"),
-    )
-    found = answered(question, Context(database, profile=profile, fabric=fabric), cells if "model" in cells else None)
-    _write(found, explained, form, columns, not no_header)
+    question = Question(**place_of(cells), **values_of(given))
+    found = answered(question, job.context(), cells if "model" in cells else None)
+    _write(found, explained, output)
 
 
-def _write(found: Any, explained: bool, form: str, columns: str | None, header: bool) -> None:
+def _write(found: StorageResult, explained: bool, output: OutputOptions) -> None:
     from gpucalc.questions.storage import LIMITERS
 
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"quantity": name, "value": found.figures[name], "unit": unit, "meaning": meaning}
         for name, (unit, meaning) in MEANINGS.items()
         if name in found.figures
     ]
-    if form == "json":
+    if output.json:
         emit_document(
             {
                 "workload": found.workload.name,
@@ -155,8 +119,8 @@ def _write(found: Any, explained: bool, form: str, columns: str | None, header: 
             }
         )
         return
-    if form != "table" or columns is not None:
-        emit_rows(form, COLUMNS_OUT, rows, columns, header)
+    if output.form != "table" or output.columns is not None:
+        output.rows(COLUMNS_OUT, rows)
     else:
         from gpucalc.output.explain import tree
         from gpucalc.output.table import facts, significant

@@ -7,30 +7,53 @@ import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from gpucalc.cli import options as opt
+from gpucalc.cli.commands import command
+from gpucalc.cli.job_options import DatabaseOptions
+from gpucalc.cli.option import argument, option
 from gpucalc.cli.output import talk
+from gpucalc.cli.values import positive_integer
 from gpucalc.core.errors import DataError, ExitStatus, UsageError
+
+if TYPE_CHECKING:
+    from gpucalc.sweep.drive import Tally
+    from gpucalc.sweep.spec import Spec
 
 MANY = 1_000_000  # cells that are not begun without --yes
 USUAL_SECONDS = 0.15  # of one core, for a cell of usual size; only to say what a large number of cells means
 
 
+def output_path(flag: str, text: str) -> Path | None:
+    """The file that rows are written to; None for standard output."""
+    path = Path(text)
+    if text == "-":
+        return None
+    if path.suffix.casefold() not in {".csv", ".parquet"}:
+        raise UsageError(f"{flag} is {text!r}, expected a name that ends in .csv or .parquet")
+    if not path.parent.is_dir():
+        raise UsageError(f"{flag}: the folder {str(path.parent)!r} does not exist")
+    if path.is_dir():
+        raise UsageError(f"{flag}: {text!r} is a folder")
+    return path
+
+
+@command(group="Plan")
 def sweep(
-    spec: Annotated[str, typer.Argument(metavar="SPEC.toml", help="Lists whose combinations are the cells.")],
-    output: Annotated[
-        str, typer.Option("-o", "--output", metavar="FILE", help="FILE.csv or FILE.parquet; - is standard output.")
-    ] = "-",
-    jobs: Annotated[opt.Text, typer.Option("--jobs", metavar="N", help="Processes; all cores without it.")] = None,
-    scheduler: Annotated[
-        opt.Text, typer.Option("--scheduler", metavar="ADDRESS", help="Run the cells on this Dask cluster.")
-    ] = None,
-    limit: Annotated[opt.Text, typer.Option("--limit", metavar="N", help="Do the first N cells only.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", help=f"Begin even more than {MANY:,} cells.")] = False,
-    db: opt.Databases = None,
+    *,
+    spec: str = argument("SPEC.toml", "Lists whose combinations are the cells.", required=True, files=True),
+    output: Path | None = option(
+        "-o, --output FILE",
+        "FILE.csv or FILE.parquet; - is standard output.",
+        default="-",
+        read=output_path,
+        files=True,
+    ),
+    jobs: int | None = option("--jobs N", "Processes; all cores without it.", read=positive_integer),
+    scheduler: str | None = option("--scheduler ADDRESS", "Run the cells on this Dask cluster."),
+    limit: int | None = option("--limit N", "Do the first N cells only.", read=positive_integer),
+    yes: bool = option("--yes", f"Begin even more than {MANY:,} cells."),
+    database: DatabaseOptions,
 ) -> int:
     """Search every cell of a design space and keep its best layouts; run again to go on after an interrupt.
 
@@ -49,39 +72,25 @@ def sweep(
     """
     from gpucalc.sweep.spec import read_spec
 
-    workers = opt.positive_integer("--jobs", jobs) if jobs is not None else None
-    first = opt.positive_integer("--limit", limit) if limit is not None else None
-    if scheduler is not None and workers is not None:
+    if scheduler is not None and jobs is not None:
         raise UsageError("--jobs has no meaning with --scheduler; the cluster has its own workers")
-    path = None if output == "-" else _output(output)
     read = read_spec(spec)
-    total = min(read.count, first or read.count)
+    total = min(read.count, limit or read.count)
     if total > MANY and not yes:
         days = total * USUAL_SECONDS / (os.cpu_count() or 1) / 86400
         raise UsageError(
             f"{spec} means {total:,} cells, about {_span(days)} on this machine; "
             "shorten its lists, do the first of them with --limit N, or say --yes"
         )
-    return _run(read, total, path, workers, scheduler, tuple(str(Path(d).resolve()) for d in db or ()))
+    return _run(read, total, output, jobs, scheduler, tuple(str(Path(d).resolve()) for d in database.db))
 
 
 def _span(days: float) -> str:
     return f"{days / 365:,.0f} years" if days > 730 else f"{days:,.0f} days" if days > 2 else f"{days * 24:,.0f} hours"
 
 
-def _output(text: str) -> Path:
-    path = Path(text)
-    if path.suffix.casefold() not in {".csv", ".parquet"}:
-        raise UsageError(f"--output is {text!r}, expected a name that ends in .csv or .parquet")
-    if not path.parent.is_dir():
-        raise UsageError(f"--output: the folder {str(path.parent)!r} does not exist")
-    if path.is_dir():
-        raise UsageError(f"--output: {text!r} is a folder")
-    return path
-
-
 def _run(
-    spec: Any, total: int, path: Path | None, jobs: int | None, scheduler: str | None, dirs: tuple[str, ...]
+    spec: Spec, total: int, path: Path | None, jobs: int | None, scheduler: str | None, dirs: tuple[str, ...]
 ) -> int:
     from gpucalc.database.reader import Database
     from gpucalc.output.delimited import csv_line
@@ -139,13 +148,13 @@ def _run(
     return ExitStatus.INTERNAL if tally.states.get("internal error") else ExitStatus.OK
 
 
-def _kept(path: Path | None, tally: Any, total: int) -> str:
+def _kept(path: Path | None, tally: Tally, total: int) -> str:
     if path is None:
         return f"{tally.cells:,} of {total:,} cells were written; with -o FILE.csv a sweep can be gone on with"
     return f"{tally.cells:,} of {total:,} cells are kept; the same command goes on with the rest"
 
 
-def _footer(tally: Any, total: int, path: Path | None, seconds: float, resumed: int) -> list[str]:
+def _footer(tally: Tally, total: int, path: Path | None, seconds: float, resumed: int) -> list[str]:
     states = [f"{count:,} {name}" for name, count in tally.states.items() if name != "fits"]
     said = f" ({', '.join(states)}; pred_error says why)" if states else ""
     rate = f", {tally.new_layouts / seconds:,.0f} layouts/s" if seconds > 0 and tally.new_layouts else ""
@@ -166,7 +175,7 @@ def _footer(tally: Any, total: int, path: Path | None, seconds: float, resumed: 
 class _Progress:
     """A line on standard error, in a terminal only, once a sweep takes long."""
 
-    def __init__(self, tally: Any, total: int) -> None:
+    def __init__(self, tally: Tally, total: int) -> None:
         self._tally, self._total = tally, total
         self._began, self._before = time.monotonic(), tally.cells
         self._shown = self._began

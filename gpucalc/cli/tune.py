@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Optional
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from gpucalc.cli import options as opt
-from gpucalc.cli.fit import word_of
-from gpucalc.cli.output import emit_document, emit_rows, talk
+from gpucalc.cli.commands import command
+from gpucalc.cli.fit import ASSERTIONS, assert_option
+from gpucalc.cli.job_options import JobOptions, require
+from gpucalc.cli.option import cell, option, options_of
+from gpucalc.cli.output import OutputOptions, emit_document, talk
+from gpucalc.cli.values import positive_integer
 from gpucalc.core.columns import Column
 from gpucalc.core.errors import ExitStatus, UsageError
-from gpucalc.jobs.context import Context
+
+if TYPE_CHECKING:
+    from gpucalc.jobs.context import Context
+    from gpucalc.questions.tune.plan import Answer
+    from gpucalc.questions.tune.policy import Policy
 
 METHODS = ("sft", "lora", "qlora", "dpo", "ppo", "grpo")
 SUPERVISED_OUT = (
@@ -45,66 +51,51 @@ _HEADINGS = {
     "update_gib": Column("update_gib", "number", "", unit="GiB", heading="training", decimals=1),
     "engine_gib": Column("engine_gib", "number", "", unit="GiB", heading="engine", decimals=1),
 }
-ONLY_POLICY = {
-    "rollouts": "--rollouts",
-    "samples": "--samples",
-    "prompt": "--prompt",
-    "response": "--response",
-    "max_response": "--max-response",
-    "generation_gpus": "--generation-gpus",
-}
-Text = Optional[str]
 
 
+@dataclass(frozen=True)
+class TuneOptions(JobOptions):
+    """A fine-tuning job: the training job and what its adapters are."""
+
+    lora_rank: str | None = cell("--lora-rank N", "Rank of the adapters; 16.")
+    lora_targets: str | None = cell("--lora-targets WHAT", "qv, attention, all, or q, k, v, o, mlp joined by +.")
+    optimizer: str | None = cell("--optimizer NAME", "adam, adam8bit, paged-adam8bit, sgd …")
+
+
+@dataclass(frozen=True)
+class PolicyOptions:
+    """What only ppo and grpo have: responses that are generated."""
+
+    rollouts: int | None = option("--rollouts N", "ppo, grpo: responses of one step.", read=positive_integer)
+    samples: int | None = option("--samples N", "grpo: responses of one prompt; 8.", read=positive_integer)
+    prompt: int | None = option("--prompt N", "Mean tokens of a prompt; 256.", read=positive_integer)
+    response: int | None = option("--response N", "Mean tokens of a response.", read=positive_integer)
+    max_response: int | None = option(
+        "--max-response N", "Longest response; --seq-len less the prompt.", read=positive_integer
+    )
+    generation_gpus: int | None = option(
+        "--generation-gpus N", "GPUs that only generate; splits are ranked without.", read=positive_integer
+    )
+
+    def stated(self) -> dict[str, int]:
+        """The numbers that are stated."""
+        return {name: getattr(self, name) for name in options_of(self) if getattr(self, name) is not None}
+
+
+@command(group="Serve and tune")
 def tune(
-    model: opt.Model = None,
-    method: Annotated[
-        Text, typer.Option("--method", metavar="NAME", help=f"{', '.join(METHODS)}; sft trains all weights.")
-    ] = None,
-    gpu: opt.Gpu = None,
-    gpus: opt.Gpus = None,
-    seq_len: opt.SeqLen = None,
-    micro_batch: opt.MicroBatch = None,
-    global_batch: opt.GlobalBatch = None,
-    precision: opt.Precision = None,
-    lora_rank: Annotated[Text, typer.Option("--lora-rank", metavar="N", help="Rank of the adapters; 16.")] = None,
-    lora_targets: Annotated[
-        Text, typer.Option("--lora-targets", metavar="WHAT", help="qv, attention, all, or q, k, v, o, mlp joined by +.")
-    ] = None,
-    optimizer: Annotated[
-        Text, typer.Option("--optimizer", metavar="NAME", help="adam, adam8bit, paged-adam8bit, sgd …")
-    ] = None,
-    recompute: opt.Recompute = None,
-    sample_tokens: Annotated[
-        Text,
-        typer.Option("--sample-tokens", metavar="N", help="Mean tokens of padded samples; packed without."),
-    ] = None,
-    precomputed: Annotated[
-        bool, typer.Option("--precomputed-reference", help="dpo: log-probabilities of the reference are given.")
-    ] = False,
-    rollouts: Annotated[Text, typer.Option("--rollouts", metavar="N", help="ppo, grpo: responses of one step.")] = None,
-    samples: Annotated[Text, typer.Option("--samples", metavar="N", help="grpo: responses of one prompt; 8.")] = None,
-    prompt: Annotated[Text, typer.Option("--prompt", metavar="N", help="Mean tokens of a prompt; 256.")] = None,
-    response: Annotated[Text, typer.Option("--response", metavar="N", help="Mean tokens of a response.")] = None,
-    max_response: Annotated[
-        Text, typer.Option("--max-response", metavar="N", help="Longest response; --seq-len less the prompt.")
-    ] = None,
-    generation_gpus: Annotated[
-        Text, typer.Option("--generation-gpus", metavar="N", help="GPUs that only generate; splits are ranked without.")
-    ] = None,
-    layout: opt.LayoutLabel = None,
-    settings: opt.Settings = None,
-    explained: Annotated[bool, typer.Option("--explain", help="The first row term by term, with citations.")] = False,
-    asserted: Annotated[
-        Text, typer.Option("--assert", metavar="FIT", help="Status 3 unless it fits: fits, or risky too.")
-    ] = None,
-    gpus_per_node: opt.GpusPerNode = None,
-    inter_node_gbps: opt.NetworkRate = None,
-    form: opt.Format = "table",
-    columns: opt.ColumnList = None,
-    top: Annotated[str, typer.Option("--top", metavar="N", help="Rows to print.")] = "8",
-    no_header: opt.NoHeader = False,
-    db: opt.Databases = None,
+    *,
+    job: TuneOptions,
+    method: str | None = option("--method NAME", f"{', '.join(METHODS)}; sft trains all weights.", choices=METHODS),
+    sample_tokens: int | None = option(
+        "--sample-tokens N", "Mean tokens of padded samples; packed without.", read=positive_integer
+    ),
+    precomputed: bool = option("--precomputed-reference", "dpo: log-probabilities of the reference are given."),
+    policy: PolicyOptions,
+    explained: bool = option("--explain", "The first row term by term, with citations."),
+    asserted: str | None = assert_option(),
+    top: int = option("--top N", "Rows to print.", default="8", read=positive_integer),
+    output: OutputOptions,
 ) -> int:
     """Say what fine-tuning takes: whether it fits, the largest micro-batch and sequence, time and tokens per second.
 
@@ -114,75 +105,45 @@ def tune(
     gpucalc tune llama-3.1-8b --method lora --gpu a100-sxm-80gb --gpus 1 --seq-len 4096 --micro-batch 2
     gpucalc tune qwen2.5-7b --method grpo --gpu h100-sxm-80gb --gpus 32 --rollouts 1024 --response 2000 --seq-len 8192
     """
-    from gpucalc.layouts.label import label_cells
-
-    form = opt.chosen_format(form)
-    chosen = word_of("--method", method, METHODS)
-    wanted = word_of("--assert", asserted, ("fits", "risky"))
-    count = opt.positive_integer("--top", top)
-    if chosen is None:
+    if method is None:
         raise UsageError(f"missing: --method {', '.join(METHODS)}")
-    cells = opt.job_cells(
-        {
-            "model": model,
-            "gpu": gpu,
-            "n_gpus": gpus,
-            "seq_len": seq_len,
-            "micro_batch": micro_batch,
-            "global_batch": global_batch,
-            "precision": precision,
-            "lora_rank": lora_rank,
-            "lora_targets": lora_targets,
-            "optimizer": optimizer,
-            "recompute": recompute,
-            "gpus_per_node": gpus_per_node,
-            "inter_node_gbps_per_gpu": inter_node_gbps,
-        },
-        settings,
-        label_cells(layout) if layout is not None else None,
-    )
-    opt.require(cells, "model", "gpu", "n_gpus", "seq_len")
-    given = {
-        "rollouts": rollouts,
-        "samples": samples,
-        "prompt": prompt,
-        "response": response,
-        "max_response": max_response,
-        "generation_gpus": generation_gpus,
-    }
-    numbers = {n: opt.positive_integer(ONLY_POLICY[n], v) for n, v in given.items() if v is not None}
-    database = opt.open_database(db)
+    cells = job.cells()
+    require(cells, "model", "gpu", "n_gpus", "seq_len")
+    context = job.context()
+    numbers = policy.stated()
 
     from gpucalc.questions.tune import plan as planning
 
-    if chosen in {"ppo", "grpo"}:
-        answers = planning.reinforced(_policy(chosen, cells, numbers), Context(database), trace=explained)
+    if method in {"ppo", "grpo"}:
+        answers = planning.reinforced(_policy(method, cells, numbers), context, trace=explained)
         names: tuple[str, ...] = POLICY_OUT
     else:
         if numbers:
-            raise UsageError(
-                f"{', '.join(ONLY_POLICY[n] for n in numbers)} belong to --method ppo or grpo, not {chosen}"
-            )
-        if precomputed and chosen != "dpo":
-            raise UsageError(f"--precomputed-reference belongs to --method dpo, not {chosen}")
-        if chosen == "dpo" and (cells.get("micro_batch") or 2) % 2:
+            flags = ", ".join(options_of(policy)[name].name for name in numbers)
+            raise UsageError(f"{flags} belong to --method ppo or grpo, not {method}")
+        if precomputed and method != "dpo":
+            raise UsageError(f"--precomputed-reference belongs to --method dpo, not {method}")
+        if method == "dpo" and (cells.get("micro_batch") or 2) % 2:
             raise UsageError(
                 f"--micro-batch is {cells['micro_batch']}; dpo takes a chosen and a rejected sequence, "
                 f"such as {cells['micro_batch'] + 1}"
             )
-        if chosen == "dpo":
+        if method == "dpo":
             cells.setdefault("micro_batch", 2)
         extra: dict[str, Any] = {"precomputed_reference": precomputed}
         if sample_tokens is not None:
-            extra["sample_tokens"] = opt.positive_integer("--sample-tokens", sample_tokens)
-        answers = planning.supervised(chosen, cells, Context(database), extra)
+            extra["sample_tokens"] = sample_tokens
+        answers = planning.supervised(method, cells, context, extra)
         names = SUPERVISED_OUT
-    _write(chosen, answers, names, count, form, columns, not no_header, explained, database)
-    good = {"fits": ("fits",), "risky": ("fits", "risky"), None: ("fits", "risky")}[wanted]
+    if explained:
+        _explain(method, answers, context, output)
+    else:
+        _write(method, answers, names, top, output)
+    good = ASSERTIONS[asserted or "risky"]
     return ExitStatus.OK if answers[0].row["pred_fit"] in good else ExitStatus.INFEASIBLE
 
 
-def _policy(method: str, cells: dict[str, Any], numbers: Mapping[str, int]) -> Any:
+def _policy(method: str, cells: dict[str, Any], numbers: Mapping[str, int]) -> Policy:
     from gpucalc.questions.tune.policy import Policy
     from gpucalc.questions.tune.policy_rows import DEFAULT_PROMPT, SAMPLES
 
@@ -220,61 +181,55 @@ def _policy(method: str, cells: dict[str, Any], numbers: Mapping[str, int]) -> A
     )
 
 
-def _write(
-    method: str,
-    answers: Sequence[Any],
-    names: tuple[str, ...],
-    count: int,
-    form: str,
-    columns: str | None,
-    header: bool,
-    explained: bool,
-    db: Any,
-) -> None:
+def _write(method: str, answers: Sequence[Answer], names: tuple[str, ...], top: int, output: OutputOptions) -> None:
     from gpucalc.questions.tune import plan as planning
 
-    rows = [{name: answer.row.get(name) for name in names} for answer in answers[:count]]
-    said = planning.summary(method, answers)
-    if explained:
-        facts, terms = _explanation(method, answers[0], db)
-        if form == "json":
-            emit_document({"facts": dict(facts), "terms": terms, "summary": said})
-        elif form == "table" and columns is None:
-            from gpucalc.output.explain import tree
-
-            sys.stdout.write(tree(facts, terms, said) + "\n")
-        else:
-            emit_rows(form, ("path", "value", "unit", "formula", "arguments", "citation"), terms, columns, header)
-        return
-    if form == "json":
-        job = answers[0].job
+    rows = [{name: answer.row.get(name) for name in names} for answer in answers[:top]]
+    summary = planning.summary(method, answers)
+    job = answers[0].job
+    if output.json:
         shown = {n: job.cells.get(n) for n in ("model", "gpu", "n_gpus", "seq_len", "micro_batch", "global_batch")}
-        emit_document({"job": {"method": method, **shown}, "rows": [a.row for a in answers[:count]], "summary": said})
+        document = {"method": method, **shown}
+        emit_document({"job": document, "rows": [a.row for a in answers[:top]], "summary": summary})
         return
-    if form in {"table", "md"} and columns is None:
+    if output.for_people:
         from gpucalc.core.columns import COLUMNS
-        from gpucalc.output.table import table
 
         kept = [n for n in names if any(row.get(n) not in (None, "") for row in rows)]
-        shown_columns = [_HEADINGS.get(n) or COLUMNS.get(n) or n for n in kept]
-        sys.stdout.write(table(shown_columns, rows, markdown=form == "md") + "\n")
+        output.table([_HEADINGS.get(n) or COLUMNS.get(n) or n for n in kept], rows)
     else:
-        emit_rows(form, names, rows, columns, header)
+        output.rows(names, rows)
     sys.stdout.flush()
-    talk(*said, *answers[0].job.warnings)
+    talk(*summary, *job.warnings)
 
 
-def _explanation(method: str, answer: Any, db: Any) -> tuple[list[tuple[str, str]], list[dict[str, Any]]]:
+def _explain(method: str, answers: Sequence[Answer], context: Context, output: OutputOptions) -> None:
+    """The first row term by term."""
+    from gpucalc.questions.tune import plan as planning
+
+    summary = planning.summary(method, answers)
+    facts, terms = _explanation(method, answers[0], context)
+    if output.json:
+        emit_document({"facts": dict(facts), "terms": terms, "summary": summary})
+    elif output.form == "table" and output.columns is None:
+        from gpucalc.output.explain import tree
+
+        sys.stdout.write(tree(facts, terms, summary) + "\n")
+    else:
+        output.rows(("path", "value", "unit", "formula", "arguments", "citation"), terms)
+
+
+def _explanation(method: str, answer: Answer, context: Context) -> tuple[list[tuple[str, str]], list[dict[str, Any]]]:
     """Facts and terms of one answer: the step's own terms first, then those of its update."""
     from gpucalc.questions.explain import explain, ledger_tree
 
     cells = {n: v for n, v in answer.job.cells.items() if n != "etp" or answer.job.model.experts}
-    found = explain(cells, Context(db))
+    found = explain(cells, context)
     step = answer.ledgers.get("step")
     of_update = {"GPU", "fit"} if "split" in answer.row else set()
     facts = [("method", method), *[(f"{n} of the update" if n in of_update else n, v) for n, v in found.facts]]
     terms = found.terms
     if step is not None:
-        own = ledger_tree(step, db, ("time/step", "memory/total"))
+        own = ledger_tree(step, context.db, ("time/step", "memory/total"))
         terms = own + [{**t, "path": f"update/{t['path']}"} for t in terms]
     return facts, terms

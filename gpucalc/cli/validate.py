@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Optional
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from gpucalc.cli import options as opt
-from gpucalc.cli.output import emit_document, talk
+from gpucalc.cli.commands import command
+from gpucalc.cli.job_options import DatabaseOptions
+from gpucalc.cli.option import argument, option
+from gpucalc.cli.output import emit_document, format_option, talk
+from gpucalc.cli.values import none_or_more
 from gpucalc.core.errors import UsageError, unknown
 from gpucalc.jobs.context import Context
+
+if TYPE_CHECKING:
+    from gpucalc.database.reader import Database
 
 HEADINGS = {
     "all": "Step time, all rows",
@@ -30,36 +34,55 @@ HEADINGS = {
     "targets": "Targets",
 }
 NOTES_SHOWN = 70
-CLUSTER_KINDS = ("goodput", "storage", "energy")
-MORE_KINDS = ("hpc", "render", "hetero")
 PLOT_FORMS = (".png", ".pdf", ".svg")
 
 
+def kinds() -> tuple[str, ...]:
+    """All kinds of rows that can be validated."""
+    from gpucalc.validate import cluster, kernels, workloads
+
+    return ("training", *kernels.KINDS, "serving", "posttraining", *cluster.KINDS, *workloads.KINDS)
+
+
+def groupings() -> tuple[str, ...]:
+    """What errors of training rows can be grouped by; other kinds have keys of their own."""
+    from gpucalc.validate.metrics import GROUPINGS
+
+    return tuple(GROUPINGS)
+
+
+def picture(flag: str, text: str) -> str:
+    """The name of a picture of matplotlib's."""
+    if not text.lower().endswith(PLOT_FORMS):
+        raise UsageError(f"{flag} is {text!r}, expected a name that ends in {', '.join(PLOT_FORMS)}")
+    return text
+
+
+@command(group="Check")
 def validate(
-    files: Annotated[
-        Optional[list[str]], typer.Argument(metavar="[FILE]...", help="Measured rows; without any, the shipped ones.")
-    ] = None,
-    kind: Annotated[
-        str,
-        typer.Option(
-            "--kind",
-            metavar="KIND",
-            help="training, gemm, attention, collective, serving, posttraining, goodput, storage …",
-        ),
-    ] = "training",
-    form: opt.Format = "table",
-    by: Annotated[
-        Optional[list[str]], typer.Option("--by", metavar="KEY", help="source, family, gpu or framework; repeatable.")
-    ] = None,
-    worst: Annotated[
-        str, typer.Option("--worst", metavar="N", help="How many of the rows farthest off to list.")
-    ] = "10",
-    plot: Annotated[
-        Optional[str], typer.Option("--plot", metavar="FILE.png", help="Draw predicted against measured step times.")
-    ] = None,
-    fabric: opt.Fabric = None,
-    profile: opt.Profile = None,
-    db: opt.Databases = None,
+    *,
+    files: tuple[str, ...] = argument(
+        "[FILE]...", "Measured rows; without any, the shipped ones.", repeat=True, files=True
+    ),
+    kind: str = option(
+        "--kind KIND",
+        "training, gemm, attention, collective, serving, posttraining, goodput, storage …",
+        default="training",
+        choices=kinds,
+    ),
+    by: tuple[str, ...] = option(
+        "--by KEY", "source, family, gpu or framework; repeatable.", repeat=True, complete=groupings
+    ),
+    worst: int = option("--worst N", "How many of the rows farthest off to list.", default="10", read=none_or_more),
+    plot: str | None = option(
+        "--plot FILE.png", "Draw predicted against measured step times.", read=picture, files=True
+    ),
+    fabric: str | None = option(
+        "--fabric LINK", "Network link of the database, such as ib-ndr.", complete="network links"
+    ),
+    profile: str | None = option("--profile NAME", "Software profile.", complete="profiles"),
+    form: str = format_option(),
+    database: DatabaseOptions,
 ) -> None:
     """Compare predictions with measured rows: errors by source and family, memory, fit, order of layouts.
 
@@ -67,24 +90,15 @@ def validate(
     gpucalc validate
     gpucalc validate my_runs.csv -f json
     """
-    form = opt.chosen_format(form)
-    count = 0 if worst.strip() == "0" else opt.positive_integer("--worst", worst)
-    if plot is not None and not plot.lower().endswith(PLOT_FORMS):
-        raise UsageError(f"--plot is {plot!r}, expected a name that ends in {', '.join(PLOT_FORMS)}")
+    db = database.database()
     if kind != "training":
-        _refuse(kind, profile, fabric, plot)
-        if kind == "serving":
-            found = _serving(files or [], opt.open_database(db), by, count)
-        elif kind == "posttraining":
-            found = _posttraining(files or [], opt.open_database(db), by, count)
-        elif kind in MORE_KINDS:
-            found = _more(kind, files or [], opt.open_database(db), by, count)
-        elif kind in CLUSTER_KINDS:
-            found = _cluster(kind, files or [], opt.open_database(db), by, count)
-        else:
-            found = _kernels(kind, files or [], opt.open_database(db), by, count)
+        stated = {"--profile": profile, "--fabric": fabric, "--plot": plot}
+        unused = [flag for flag, value in stated.items() if value is not None]
+        if unused:
+            raise UsageError(f"{', '.join(unused)} has no meaning with --kind {kind}")
+        found = _other(kind, files, db, by, worst)
     else:
-        found = _training(files or [], opt.open_database(db), by, count, plot, profile, fabric)
+        found = _training(files, db, by, worst, plot, profile, fabric)
     if form == "json":
         emit_document(found)
     elif form in {"csv", "jsonl"}:
@@ -95,80 +109,49 @@ def validate(
     talk(*_footers(found, bool(files)))
 
 
-def _refuse(kind: str, profile: str | None, fabric: str | None, plot: str | None) -> None:
-    from gpucalc.validate.kernels import KINDS
-
-    others = ("serving", "posttraining", *CLUSTER_KINDS, *MORE_KINDS)
-    if kind not in (*KINDS, *others):
-        raise unknown("kind", kind, ("training", *KINDS, *others))
-    given = {"--profile": profile, "--fabric": fabric, "--plot": plot}
-    unused = [flag for flag, value in given.items() if value is not None]
-    if unused:
-        raise UsageError(f"{', '.join(unused)} has no meaning with --kind {kind}")
-
-
 def _records(files: Sequence[str]) -> list[tuple[str, list[dict[str, str]]]]:
     from gpucalc.core.rows import read_rows, text_record
 
     return [(file, [text_record(r) for block in read_rows(file).blocks for r in block]) for file in files]
 
 
-def _keys(by: Sequence[str] | None, known: Sequence[str]) -> list[str]:
-    keys = [key.strip().casefold() for text in by or () for key in text.split(",") if key.strip()]
+def _keys(by: Sequence[str], known: Sequence[str]) -> list[str]:
+    keys = [key.strip().casefold() for text in by for key in text.split(",") if key.strip()]
     for key in keys:
         if key not in known:
             raise unknown("--by", key, known)
     return list(dict.fromkeys(keys))
 
 
-def _kernels(kind: str, files: Sequence[str], db: Any, by: Sequence[str] | None, worst: int) -> dict[str, Any]:
-    from gpucalc.validate.kernels import KINDS, SHIPPED_TABLES, kernel_report
+def _other(kind: str, files: Sequence[str], db: Database, by: Sequence[str], worst: int) -> dict[str, Any]:
+    """The report on rows of another kind than training."""
+    from gpucalc.validate import cluster, kernels, posttraining, serving, workloads
     from gpucalc.validate.training import shipped_rows
 
-    keys = _keys(by, KINDS[kind])
-    if files:
-        records = [record for _, part in _records(files) for record in part]
-    else:
-        records = shipped_rows(SHIPPED_TABLES[kind])
-    return kernel_report(kind, records, db, keys, worst)
+    def records(shipped: Callable[[], list[dict[str, str]]]) -> list[dict[str, str]]:
+        return [row for _, part in _records(files) for row in part] if files else shipped()
 
-
-def _serving(files: Sequence[str], db: Any, by: Sequence[str] | None, worst: int) -> dict[str, Any]:
-    from gpucalc.validate.serving import GROUPINGS, serving_report, shipped_serving
-
-    keys = _keys(by, GROUPINGS)
-    records = [r for _, part in _records(files) for r in part] if files else shipped_serving()
-    return serving_report(records, db, keys, worst, shipped=not files)
-
-
-def _posttraining(files: Sequence[str], db: Any, by: Sequence[str] | None, worst: int) -> dict[str, Any]:
-    from gpucalc.validate.posttraining import GROUPINGS, posttraining_report, shipped_posttraining
-
-    keys = _keys(by, GROUPINGS)
-    records = [r for _, part in _records(files) for r in part] if files else shipped_posttraining()
-    return posttraining_report(records, db, keys, worst, shipped=not files)
-
-
-def _more(kind: str, files: Sequence[str], db: Any, by: Sequence[str] | None, worst: int) -> dict[str, Any]:
-    from gpucalc.validate.workloads import KINDS, more_report, shipped
-
-    keys = _keys(by, KINDS[kind])
-    records = [r for _, part in _records(files) for r in part] if files else shipped(kind)
-    return more_report(kind, records, db, keys, worst)
-
-
-def _cluster(kind: str, files: Sequence[str], db: Any, by: Sequence[str] | None, worst: int) -> dict[str, Any]:
-    from gpucalc.validate.cluster import KINDS, cluster_report, shipped
-
-    keys = _keys(by, KINDS[kind])
-    records = [r for _, part in _records(files) for r in part] if files else shipped(kind)
-    return cluster_report(kind, records, db, keys, worst)
+    if kind == "serving":
+        keys = _keys(by, serving.GROUPINGS)
+        return serving.serving_report(records(serving.shipped_serving), db, keys, worst, shipped=not files)
+    if kind == "posttraining":
+        keys, rows = _keys(by, posttraining.GROUPINGS), records(posttraining.shipped_posttraining)
+        return posttraining.posttraining_report(rows, db, keys, worst, shipped=not files)
+    if kind in workloads.KINDS:
+        keys = _keys(by, workloads.KINDS[kind])
+        return workloads.more_report(kind, records(lambda: workloads.shipped(kind)), db, keys, worst)
+    if kind in cluster.KINDS:
+        keys = _keys(by, cluster.KINDS[kind])
+        return cluster.cluster_report(kind, records(lambda: cluster.shipped(kind)), db, keys, worst)
+    keys = _keys(by, kernels.KINDS[kind])
+    rows = records(lambda: shipped_rows(kernels.SHIPPED_TABLES[kind]))
+    return kernels.kernel_report(kind, rows, db, keys, worst)
 
 
 def _training(
     files: Sequence[str],
-    db: Any,
-    by: Sequence[str] | None,
+    db: Database,
+    by: Sequence[str],
     worst: int,
     plot: str | None,
     profile: str | None,

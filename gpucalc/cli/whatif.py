@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from gpucalc.cli import options as opt
-from gpucalc.cli.output import emit_document, emit_rows, talk
+from gpucalc.cli.commands import command
+from gpucalc.cli.job_options import JobOptions, require_job
+from gpucalc.cli.option import option
+from gpucalc.cli.output import OutputOptions, emit_document, talk
+from gpucalc.cli.values import positive_integer, price, share
 from gpucalc.core.columns import COLUMNS, INPUT, Column, parse_cell
-from gpucalc.core.errors import UsageError, nearest
+from gpucalc.core.errors import UsageError, suggestion
+
+if TYPE_CHECKING:
+    from gpucalc.jobs.variations import Outcome
+    from gpucalc.questions.whatif import Contender, NetworkNeed, WhatIf
 
 AGAINST = ("gpu", "n_gpus", "gpus_per_node", "inter_node_gbps_per_gpu", "precision", "global_batch", "fabric")
 CHANGES = (
@@ -35,39 +39,45 @@ _HEADINGS = {
 }
 
 
+def against_cells(flag: str, text: str) -> dict[str, Any]:
+    """The cells of another cluster: a GPU by name, or key=value pairs parted by commas."""
+    if "=" not in text:
+        return {"gpu": text.strip()}
+    cells: dict[str, Any] = {}
+    problems = []
+    for pair in text.split(","):
+        name, equals, value = (part.strip() for part in pair.partition("="))
+        name = {"gpus": "n_gpus", "inter_node_gbps": "inter_node_gbps_per_gpu"}.get(name, name.replace("-", "_"))
+        if not equals or not value:
+            problems.append(f"{flag} {pair!r} is not key=value")
+        elif name not in AGAINST:
+            problems.append(f"{flag}: unknown key {name!r}{suggestion(name, AGAINST, 1)}")
+        elif name in cells:
+            problems.append(f"{flag} states {name} twice")
+        else:
+            try:
+                cells[name] = value if name == "fabric" else parse_cell(INPUT[name], value)
+            except UsageError as error:
+                problems.extend(f"{flag}: {problem}" for problem in error.problems)
+    if problems:
+        raise UsageError(*problems)
+    return cells
+
+
+@command(group="Understand")
 def whatif(
-    model: opt.Model = None,
-    gpu: opt.Gpu = None,
-    gpus: opt.Gpus = None,
-    seq_len: opt.SeqLen = None,
-    global_batch: opt.GlobalBatch = None,
-    micro_batch: opt.MicroBatch = None,
-    precision: opt.Precision = None,
-    fabric: opt.Fabric = None,
-    profile: opt.Profile = None,
-    gpus_per_node: opt.GpusPerNode = None,
-    inter_node_gbps: opt.NetworkRate = None,
-    recompute: opt.Recompute = None,
-    zero: opt.Zero = None,
-    schedule: opt.Schedule = None,
-    layout: opt.LayoutLabel = None,
-    settings: opt.Settings = None,
-    exposed: Annotated[
-        opt.Text, typer.Option("--exposed", metavar="SHARE", help="Network for at most so much exposed communication.")
-    ] = None,
-    against: Annotated[
-        opt.Text, typer.Option("--against", metavar="GPU|KEY=VALUE,…", help="Another cluster: gpu=…,n_gpus=…,fabric=….")
-    ] = None,
-    price: Annotated[opt.Text, typer.Option("--price", metavar="$/H", help="Price of a GPU hour.")] = None,
-    against_price: Annotated[
-        opt.Text, typer.Option("--against-price", metavar="$/H", help="That of the other cluster.")
-    ] = None,
-    top: Annotated[opt.Text, typer.Option("--top", metavar="N", help="Changes to print; all without it.")] = None,
-    form: opt.Format = "table",
-    columns: opt.ColumnList = None,
-    no_header: opt.NoHeader = False,
-    db: opt.Databases = None,
-    causal_flops: opt.CausalFlops = False,
+    *,
+    job: JobOptions,
+    exposed: float | None = option(
+        "--exposed SHARE", "Network for at most so much exposed communication.", read=share()
+    ),
+    against: dict[str, Any] | None = option(
+        "--against GPU|KEY=VALUE,…", "Another cluster: gpu=…,n_gpus=…,fabric=….", read=against_cells, complete="gpus"
+    ),
+    mine: float | None = option("--price $/H", "Price of a GPU hour.", read=price),
+    theirs: float | None = option("--against-price $/H", "That of the other cluster.", read=price),
+    top: int | None = option("--top N", "Changes to print; all without it.", read=positive_integer),
+    output: OutputOptions,
 ) -> None:
     """Tell what one change is worth: each resource, batch and sequence, and each layout one step away.
 
@@ -82,79 +92,28 @@ def whatif(
     gpucalc whatif llama-3.1-70b --gpu h100-sxm-80gb --gpus 64 --seq-len 8192 --global-batch 128
     --against fabric=ib-hdr
     """
-    from gpucalc.cli.explain import row_from_stdin
-    from gpucalc.layouts.label import label_cells
-
-    form = opt.chosen_format(form)
-    base = row_from_stdin() if model == "-" else None
-    cells = opt.job_cells(
-        opt.stated_options(locals()),
-        settings,
-        label_cells(layout) if layout is not None else None,
-        base,
-    )
-    opt.require(cells, "model", "gpu", *(() if "dp" in cells else ("n_gpus",)), "seq_len", "global_batch")
-    bound = None if exposed is None else opt.share("--exposed", exposed)
-    other = None if against is None else parse_against(against)
-    mine, theirs = _price("--price", price), _price("--against-price", against_price)
-    if theirs is not None and other is None:
+    cells = job.whole()
+    require_job(cells)
+    if theirs is not None and against is None:
         raise UsageError("--against-price needs --against, the cluster that it is the price of")
-    if other is not None and bound is not None:
+    if against is not None and exposed is not None:
         raise UsageError("--exposed and --against are two questions; ask one at a time")
-    count = None if top is None else opt.positive_integer("--top", top)
-    database = opt.open_database(db)
 
-    from gpucalc.jobs.context import Context
     from gpucalc.questions import whatif as question
 
-    context = Context(database, profile, fabric, causal_flops)
-    if other is not None:
-        found = question.compare(context, cells, other, mine, theirs)
-        _contenders(found, form, columns, not no_header)
-    elif bound is not None:
+    context = job.context()
+    if against is not None:
+        _contenders(question.compare(context, cells, against, mine, theirs), output)
+    elif exposed is not None:
         start, notes = question.base_outcome(context, cells)
-        needs = [question.network_for(start, bound, r) for r in ("network_bandwidth", "link_bandwidth")]
-        _needs(start, needs, bound, form, columns, not no_header)
+        needs = [question.network_for(start, exposed, r) for r in ("network_bandwidth", "link_bandwidth")]
+        _needs(start, needs, exposed, output)
         talk(*(f"note: {note}" for note in notes))
     else:
-        answer = question.whatif(context, cells)
-        _changes(answer, count, form, columns, not no_header)
+        _changes(question.whatif(context, cells), top, output)
 
 
-def parse_against(text: str) -> dict[str, Any]:
-    """The cells of another cluster: a GPU by name, or key=value pairs parted by commas."""
-    if "=" not in text:
-        return {"gpu": text.strip()}
-    cells: dict[str, Any] = {}
-    problems = []
-    for pair in text.split(","):
-        name, equals, value = (part.strip() for part in pair.partition("="))
-        name = {"gpus": "n_gpus", "inter_node_gbps": "inter_node_gbps_per_gpu"}.get(name, name.replace("-", "_"))
-        if not equals or not value:
-            problems.append(f"--against {pair!r} is not key=value")
-        elif name not in AGAINST:
-            near = nearest(name, AGAINST, 1)
-            problems.append(
-                f"--against: unknown key {name!r}; "
-                + (f"did you mean {near[0]}?" if near else f"known: {', '.join(AGAINST)}")
-            )
-        elif name in cells:
-            problems.append(f"--against states {name} twice")
-        else:
-            try:
-                cells[name] = value if name == "fabric" else parse_cell(INPUT[name], value)
-            except UsageError as error:
-                problems.extend(f"--against: {problem}" for problem in error.problems)
-    if problems:
-        raise UsageError(*problems)
-    return cells
-
-
-def _price(flag: str, text: str | None) -> float | None:
-    return None if text is None else opt.positive_number(flag, text.strip().removeprefix("$"))
-
-
-def _changes(answer: Any, count: int | None, form: str, columns: str | None, header: bool) -> None:
+def _changes(answer: WhatIf, count: int | None, output: OutputOptions) -> None:
     base = answer.base
     shown = answer.changes if count is None else answer.changes[:count]
     rows = [
@@ -167,10 +126,10 @@ def _changes(answer: Any, count: int | None, form: str, columns: str | None, hea
         }
         for worth in shown
     ]
-    if form == "json":
+    if output.json:
         emit_document({"base": _predicted(base), "rows": rows, "notes": answer.notes})
         return
-    _table_or_rows(CHANGES, rows, form, columns, header)
+    _table_or_rows(CHANGES, rows, output)
     talk(
         "",
         f"as it is: {base.label}, {base.step_time:.4g} s a step, {base.rate:,.0f} tokens/s/GPU, "
@@ -179,12 +138,12 @@ def _changes(answer: Any, count: int | None, form: str, columns: str | None, hea
     )
 
 
-def _predicted(outcome: Any) -> dict[str, Any]:
+def _predicted(outcome: Outcome) -> dict[str, Any]:
     names = ("pred_step_time_s", "pred_tokens_per_s_per_gpu", "pred_mfu_pct", "pred_peak_mem_gib", "pred_fit")
     return {"layout": outcome.label, **{name: outcome.row[name] for name in names}}
 
 
-def _contenders(found: Sequence[Any], form: str, columns: str | None, header: bool) -> None:
+def _contenders(found: Sequence[Contender], output: OutputOptions) -> None:
     rows = [
         {
             "cluster": one.name,
@@ -197,14 +156,14 @@ def _contenders(found: Sequence[Any], form: str, columns: str | None, header: bo
         }
         for one in found
     ]
-    if form == "json":
+    if output.json:
         emit_document({"rows": rows})
         return
     priced = any(row["price_per_gpu_hour"] is not None for row in rows)
     names: Sequence[str] = CONTENDERS
-    if not priced and form in {"table", "md"}:
+    if not priced and output.form in {"table", "md"}:
         names = [n for n in CONTENDERS if n not in {"price_per_gpu_hour", "cost_per_million_tokens"}]
-    _table_or_rows(names, rows, form, columns, header)
+    _table_or_rows(names, rows, output)
     networks = {one.name: one.outcome.job.cluster for one in found if one.outcome.job.cluster.n_nodes > 1}
     talk(
         "",
@@ -216,8 +175,8 @@ def _contenders(found: Sequence[Any], form: str, columns: str | None, header: bo
     )
 
 
-def _needs(start: Any, needs: Sequence[Any], bound: float, form: str, columns: str | None, header: bool) -> None:
-    rows = [
+def _needs(start: Outcome, needs: Sequence[NetworkNeed], bound: float, output: OutputOptions) -> None:
+    rows: list[dict[str, Any]] = [
         {
             "resource": {"network_bandwidth": "network", "link_bandwidth": "scale-up link"}[need.resource],
             "exposed_now_pct": 100 * need.share_now,
@@ -230,10 +189,10 @@ def _needs(start: Any, needs: Sequence[Any], bound: float, form: str, columns: s
         }
         for need in needs
     ]
-    if form == "json":
+    if output.json:
         emit_document({"base": _predicted(start), "bound_pct": 100 * bound, "rows": rows})
         return
-    emit_rows(form, list(rows[0]), rows, columns, header)
+    output.rows(list(rows[0]), rows)
     for need, row in zip(needs, rows, strict=True):
         title = {"network": "a network", "scale-up link": "a scale-up link"}[row["resource"]]
         if need.rate_needed is None:
@@ -249,13 +208,8 @@ def _needs(start: Any, needs: Sequence[Any], bound: float, form: str, columns: s
             )
 
 
-def _table_or_rows(
-    names: Sequence[str], rows: Sequence[Mapping[str, Any]], form: str, columns: str | None, header: bool
-) -> None:
-    if form in {"table", "md"} and columns is None:
-        from gpucalc.output.table import table
-
-        records = [_HEADINGS.get(n) or COLUMNS.get(n) or Column(n, "number", n, heading=n) for n in names]
-        sys.stdout.write(table(records, rows, markdown=form == "md", header=header) + "\n")
+def _table_or_rows(names: Sequence[str], rows: Sequence[Mapping[str, Any]], output: OutputOptions) -> None:
+    if output.for_people:
+        output.table([_HEADINGS.get(n) or COLUMNS.get(n) or Column(n, "number", n, heading=n) for n in names], rows)
     else:
-        emit_rows(form, names, rows, columns, header)
+        output.rows(names, rows)

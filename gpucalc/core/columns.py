@@ -57,7 +57,7 @@ class Column:
     unit: str = ""
     heading: str = ""
     scale: str = ""
-    minimum: float = 1
+    minimum: float = 0
     maximum: float = LARGEST
     decimals: int = 3
 
@@ -164,7 +164,7 @@ INPUT_COLUMNS = (
     _choice("cuda_graphs", CUDA_GRAPHS, "what is launched as captured graphs", "the profile's"),
     _flag("tp_overlap", "tensor-parallel traffic runs in chunks beside the products", "the profile's"),
     _flag("dp_overlap", "gradients are reduced beside the backward pass", "the profile's"),
-    Column("expert_imbalance", "number", "tokens of the most loaded expert rank over the mean", "1"),
+    Column("expert_imbalance", "number", "tokens of the most loaded expert rank over the mean", "1", minimum=1),
     _choice("expert_kernel", EXPERT_KERNELS, "how the local experts' products are launched", "the profile's"),
     _choice("dispatcher", DISPATCHERS, "how tokens reach the ranks of their experts", "the profile's"),
     _int("mtp_layers", "layers of multi-token prediction after the last", "the model's", minimum=0),

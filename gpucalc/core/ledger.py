@@ -261,6 +261,8 @@ class Ledger:
                 raise KeyError(f"{info.name}: no argument or column {name!r} in this scope")
         entry = Entry(function(**values), self, "formula", info)
         if self.trace:
+            if unknown := given.keys() - set(info.parameters):
+                raise TypeError(f"{info.name} has no argument {', '.join(sorted(unknown))}")
             entry.arguments = {name: self._argument(info, name, given) for name in info.parameters}
         stored: Array = self._store(path, entry)
         return stored

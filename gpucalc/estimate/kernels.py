@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from gpucalc.core.ledger import Columns, Ledger
+from gpucalc.estimate import products
 from gpucalc.formulas import attention, roofline
 
 PHASES = ("prefill_causal", "decode")
@@ -19,9 +20,7 @@ PHASES = ("prefill_causal", "decode")
 def add_gemm(ledger: Ledger) -> None:
     """Store the parts, the whole and the rate of C(m,n) = A(m,k)·B(k,n), with the cast of A where it is quantised."""
     columns = ledger.columns
-    ledger.add("time/compute", roofline.gemm_compute_time)
-    ledger.add("time/memory", roofline.gemm_memory_time)
-    ledger.add("time/product", roofline.gemm_time)
+    products.add_gemm(ledger, "time/product", under="time")
     if np.any(columns["cast_bytes_per_element"] > 0):
         ledger.add("time/cast", roofline.cast_time, elements=columns["m"] * columns["k"])
         ledger.total("time/total", "time/product", "time/cast")
@@ -35,18 +34,14 @@ def add_prefill(ledger: Ledger) -> None:
     """Store causal attention of whole sequences."""
     ledger.add("attended", attention.attended_keys, window=ledger.columns["keys"], causal=1.0)
     ledger.share("attended")
-    ledger.add("time/compute", attention.flash_compute_time)
-    ledger.add("time/memory", attention.flash_memory_time)
-    ledger.add("time/total", attention.flash_attention_time)
+    products.add_flash_attention(ledger, "time/total", under="time")
     ledger.add("flops/total", attention.attention_flops)
     _add_rate(ledger)
 
 
 def add_decode(ledger: Ledger) -> None:
     """Store attention of one new token per sequence against its cache."""
-    ledger.add("time/compute", attention.decode_unit_time)
-    ledger.add("time/memory", attention.decode_memory_time)
-    ledger.add("time/total", attention.decode_attention_time)
+    products.add_decode_attention(ledger, "time/total", under="time")
     ledger.add("flops/total", attention.attention_flops, queries=1.0, attended=ledger.columns["context"])
     _add_rate(ledger)
 

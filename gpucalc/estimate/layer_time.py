@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpucalc.core.ledger import Ledger
+from gpucalc.estimate import products
 from gpucalc.formulas import attention, flops, layer, parameters, power, roofline
 
 HALF = "half_"  # prefix of the kernel constants that hold for 16-bit products
@@ -52,7 +53,7 @@ def _product(ledger: Ledger, name: str, m: Any, n: Any, k: Any, kind_layers: Any
     shapes = {"forward": (m, n, k), "activation-gradient": (m, k, n), "weight-gradient": (n, k, m)}
     for direction, (rows, columns, depth) in shapes.items():
         path = f"layer/{direction}/gemm/{name}"
-        ledger.add(f"{path}/one", roofline.gemm_time, m=rows, n=columns, k=depth)
+        products.add_gemm(ledger, f"{path}/one", m=rows, n=columns, k=depth)
         if not (np.isscalar(factor) and factor == 1.0):
             ledger.add(f"{path}/group", layer.scaled_time, time=ledger[f"{path}/one"], factor=factor)
         one = ledger[f"{path}/group"] if f"{path}/group" in ledger else ledger[f"{path}/one"]
@@ -135,7 +136,7 @@ def _attention(ledger: Ledger) -> None:
         back = f"layer/backward/attention/{kind}"
         attended = ledger.add(f"{path}/keys", attention.attended_keys, keys=c["seq_len"], window=window)
         if np.any(flash > 0):
-            fused = ledger.add(f"{path}/flash", attention.flash_attention_time, attended=attended, **common)
+            fused = products.add_flash_attention(ledger, f"{path}/flash", attended=attended, **common)
             backward = ledger.add(
                 f"{back}/flash",
                 attention.flash_attention_backward_time,
@@ -217,7 +218,7 @@ def _head(ledger: Ledger) -> None:
     m, n, k = c["tokens"], _positive(c["vocab"] / c["tp"]), c["hidden"]
     shapes = {"forward": (m, n, k), "activation-gradient": (m, k, n), "weight-gradient": (n, k, m)}
     for direction, (rows, columns, depth) in shapes.items():
-        ledger.add(f"head/{direction}", roofline.gemm_time, m=rows, n=columns, k=depth, **half)
+        products.add_gemm(ledger, f"head/{direction}", m=rows, n=columns, k=depth, **half)
     ledger.add(
         "head/loss",
         roofline.memory_bound_time,

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from gpucalc.core.ledger import Ledger
-from gpucalc.estimate import collectives
+from gpucalc.estimate import collectives, products
 from gpucalc.estimate.communication import place
-from gpucalc.formulas import attention, expert_exchange, experts, layer, roofline, serving
+from gpucalc.formulas import expert_exchange, experts, layer, roofline, serving
 
 HALF_BYTES = 2.0  # an activation on the wire and between kernels
 TOKEN = {
@@ -102,7 +102,7 @@ def _constant_names() -> tuple[str, ...]:
 
 def _product(ledger: Ledger, p: Pass, path: str, part: str, m: Any, n: Any, k: Any) -> Any:
     sizes = {"m": _positive(m), "n": _positive(n), "k": _positive(k)}
-    return ledger.add(path, roofline.gemm_time, **sizes, **_kernel(ledger, p, part))
+    return products.add_gemm(ledger, path, **sizes, **_kernel(ledger, p, part))
 
 
 def _projection(ledger: Ledger, p: Pass, name: str, part: str, n: Any, k: Any, kind_layers: Any) -> None:
@@ -210,9 +210,9 @@ def _decode_attention(ledger: Ledger, p: Pass) -> None:
     shape["heads"] = shape["heads"] * c["verified"]
     for kind, (kind_layers, reach) in _kinds(ledger, c["context"]).items():
         path = f"{p.name}/layer/attention/decode-{kind}"
-        one = ledger.add(
+        one = products.add_decode_attention(
+            ledger,
             f"{path}/one",
-            attention.decode_attention_time,
             batch=p.sequences,
             context=_positive(reach),
             peak=c["half_peak"],
@@ -253,9 +253,9 @@ def _prefill_attention(ledger: Ledger, p: Pass) -> None:
         attended = ledger.add(
             f"{path}/keys", serving.prefill_attended_keys, prompt=c["isl"], cached=c["cached_prefix"], window=reach
         )
-        one = ledger.add(
+        one = products.add_flash_attention(
+            ledger,
             f"{path}/one",
-            attention.flash_attention_time,
             batch=p.prompts,
             queries=c["chunk"],
             keys=c["isl"],

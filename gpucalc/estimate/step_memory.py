@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gpucalc.core.formula import info_of
 from gpucalc.core.ledger import Ledger
 from gpucalc.formulas import adapters, data_parallel, layer, memory, parameters
 from gpucalc.layouts.schedules import Schedule, by_code
@@ -185,7 +186,8 @@ def by_schedule(ledger: Ledger, path: str, which: str, **given: Any) -> Any:
         formula = getattr(row, which)
         if formula not in paths:
             paths[formula] = f"{path}/{row.name}"
-            ledger.add(paths[formula], formula, **given)
+            own = info_of(formula).parameters
+            ledger.add(paths[formula], formula, **{name: value for name, value in given.items() if name in own})
         cases[row.code] = paths[formula]
     return ledger.choose(path, ledger.columns["schedule"], cases)
 

@@ -100,66 +100,15 @@ def flash_memory_time(
     return attention_passes * traffic / memory_bandwidth
 
 
-@formula(symbol="t_attn", cite="dao2022", valid="counts >= 1; training and prefill")
-def flash_attention_time(
-    batch: Count,
-    queries: Count,
-    keys: Count,
-    attended: Count,
-    heads: Count,
-    kv_heads: Count,
-    head_dim: Count,
-    peak: FlopPerSecond,
-    memory_bandwidth: BytesPerSecond,
-    compute_units: Count,
-    attention_element_bytes: Bytes,
-    attention_efficiency: Ratio,
-    attention_half: Count,
-    attention_tail: Ratio,
-    attention_passes: Ratio,
-    attention_launch_seconds: Seconds,
-    kernel_generation: Ratio = 1.0,
-    sustained_clock: Ratio = 1.0,
-    attention_tile_rows: Count = 128.0,
-    full_head_dim: Count = 128.0,
-    flop_per_multiply_add: Flop = 2.0,
-) -> Seconds:
+@formula(symbol="t_attn", cite="dao2022", valid="training and prefill")
+def flash_attention_time(compute: Seconds, memory: Seconds, attention_launch_seconds: Seconds) -> Seconds:
     """Time of a fused (flash) attention forward pass: launch, compute, and the traffic of Q, K, V and output.
 
-    >>> args = dict(compute_units=128, attention_element_bytes=2.0, attention_efficiency=0.5, attention_half=256,
-    ...             attention_tail=0.0, attention_passes=1.0, attention_launch_seconds=10e-6)
-    >>> t = flash_attention_time(1, 4096, 4096, 2048, 32, 8, 128, 1e15, 2e12, **args)
-    >>> round(float(t) * 1e6, 2)  # 10 + 309.24 + 83.89 MB at 2 TB/s = 41.94
+    The parts are `flash_compute_time` and `flash_memory_time`: the kernel loads the first tiles before it computes.
+
+    >>> round(float(flash_attention_time(309.24e-6, 41.94e-6, 10e-6)) * 1e6, 2)
     361.18
     """
-    compute = flash_compute_time(
-        batch,
-        queries,
-        attended,
-        heads,
-        head_dim,
-        peak,
-        compute_units,
-        attention_efficiency,
-        attention_half,
-        attention_tail,
-        kernel_generation,
-        sustained_clock,
-        attention_tile_rows,
-        full_head_dim,
-        flop_per_multiply_add,
-    )
-    memory = flash_memory_time(
-        batch,
-        queries,
-        keys,
-        heads,
-        kv_heads,
-        head_dim,
-        memory_bandwidth,
-        attention_element_bytes,
-        attention_passes,
-    )
     return attention_launch_seconds + compute + memory
 
 
@@ -275,56 +224,20 @@ def decode_unit_time(
     return decode_block_seconds * batch * kv_heads / compute_units + flops / (attention_efficiency * peak)
 
 
-@formula(symbol="t_dec", cite="gpucalc-calibration", valid="counts >= 1; one query per sequence")
+@formula(
+    symbol="t_dec",
+    cite="gpucalc-calibration",
+    valid="compute > 0; memory > 0; decode_overlap_order >= 1",
+    bounds=("compute", "memory"),
+)
 def decode_attention_time(
-    batch: Count,
-    context: Count,
-    heads: Count,
-    kv_heads: Count,
-    head_dim: Count,
-    kv_bytes: Bytes,
-    attention_element_bytes: Bytes,
-    peak: FlopPerSecond,
-    memory_bandwidth: BytesPerSecond,
-    compute_units: Count,
-    l2_bytes: Bytes,
-    attention_efficiency: Ratio,
-    decode_memory_efficiency: Ratio,
-    decode_l2_read_ratio: Ratio,
-    decode_block_seconds: Seconds,
-    decode_launch_seconds: Seconds,
-    decode_overlap_order: Ratio = 4.0,
-    flop_per_multiply_add: Flop = 2.0,
+    compute: Seconds, memory: Seconds, decode_launch_seconds: Seconds, decode_overlap_order: Ratio = 4.0
 ) -> Seconds:
     """Time of attention in one decoding step: launch, and the smooth maximum of memory and compute units.
 
-    >>> t = decode_attention_time(64, 8192, 32, 8, 128, 2.0, 2.0, 1e15, 2e12, 128, 50e6, 0.5, 0.9, 0.1, 1.5e-6, 12e-6)
-    >>> round(float(t) * 1e3, 3)  # 0.012 + 1.194
+    The parts are `decode_memory_time` and `decode_unit_time`; there is one query per sequence.
+
+    >>> round(float(decode_attention_time(0.1e-3, 1.194e-3, 12e-6)) * 1e3, 3)
     1.206
     """
-    memory = decode_memory_time(
-        batch,
-        context,
-        heads,
-        kv_heads,
-        head_dim,
-        kv_bytes,
-        attention_element_bytes,
-        memory_bandwidth,
-        l2_bytes,
-        decode_memory_efficiency,
-        decode_l2_read_ratio,
-    )
-    units = decode_unit_time(
-        batch,
-        context,
-        heads,
-        kv_heads,
-        head_dim,
-        peak,
-        compute_units,
-        attention_efficiency,
-        decode_block_seconds,
-        flop_per_multiply_add,
-    )
-    return decode_launch_seconds + smooth_maximum(memory, units, decode_overlap_order)
+    return decode_launch_seconds + smooth_maximum(memory, compute, decode_overlap_order)

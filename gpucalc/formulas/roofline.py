@@ -1,8 +1,9 @@
 """Kernels that are not attention: matrix products, casts and memory-bound kernels, by a roofline of shape and traffic.
 
-There is one formula for a matrix product, `gemm_time`; training, serving, `roofline gemm` and
-`eval --kind gemm` all call it. Its constants are arguments; their values per device stand in
-`hardware_db/calibration/gemm.csv` and are found by `gpucalc.efficiency.kernel_constants`.
+There is one model of a matrix product: `gemm_compute_time` and `gemm_memory_time`, joined by `gemm_time`. Training,
+serving, `roofline gemm` and `eval --kind gemm` all use it (`gpucalc.estimate.products`). Its constants are arguments;
+their values per device stand in `hardware_db/calibration/gemm.csv` and are found by
+`gpucalc.database.efficiency.kernel_constants`.
 """
 
 from __future__ import annotations
@@ -115,73 +116,6 @@ def gemm_memory_time(
     return traffic / (gemm_memory_efficiency * memory_bandwidth) * slowness
 
 
-@formula(symbol="t_GEMM", cite="gpucalc-calibration", valid="m, n, k >= 1; C(m,n) = A(m,k)·B(k,n)")
-def gemm_time(
-    m: Count,
-    n: Count,
-    k: Count,
-    peak: FlopPerSecond,
-    memory_bandwidth: BytesPerSecond,
-    compute_units: Count,
-    l2_bytes: Bytes,
-    element_bytes: Bytes,
-    output_bytes: Bytes,
-    gemm_efficiency: Ratio,
-    gemm_wave_exponent: Ratio,
-    gemm_k_half: Count,
-    gemm_l2_miss_penalty: Ratio,
-    gemm_memory_efficiency: Ratio,
-    gemm_l2_read_ratio: Ratio,
-    gemm_launch_seconds: Seconds,
-    gemm_overlap_order: Ratio = 4.0,
-    gemm_misalignment: Ratio = 1.0,
-    gemm_alignment: Count = 64.0,
-    sustained_clock: Ratio = 1.0,
-    flop_per_multiply_add: Flop = 2.0,
-) -> Seconds:
-    """Time of one matrix product: launch, plus compute and memory time joined by a smooth maximum.
-
-    The two overlap; where they are alike neither hides fully, hence the norm of order
-    `gemm_overlap_order` (infinite = plain maximum). Casts of the operands are not included: see `cast_time`.
-
-    >>> args = dict(compute_units=128, l2_bytes=50e6, element_bytes=2.0, output_bytes=2.0, gemm_efficiency=0.8,
-    ...             gemm_wave_exponent=0.5, gemm_k_half=128, gemm_l2_miss_penalty=0.0, gemm_memory_efficiency=0.8,
-    ...             gemm_l2_read_ratio=1.0, gemm_launch_seconds=3e-6)
-    >>> t = gemm_time(4096, 4096, 1024, 1e15, 2e12, **args)
-    >>> round(float(t) * 1e6, 2)  # 48.32 * (1 + (31.46 / 48.32)**4)**0.25 + 3
-    53.36
-    """
-    compute = gemm_compute_time(
-        m,
-        n,
-        k,
-        peak,
-        compute_units,
-        l2_bytes,
-        output_bytes,
-        gemm_efficiency,
-        gemm_wave_exponent,
-        gemm_k_half,
-        gemm_l2_miss_penalty,
-        gemm_misalignment,
-        gemm_alignment,
-        sustained_clock,
-        flop_per_multiply_add,
-    )
-    memory = gemm_memory_time(
-        m,
-        n,
-        k,
-        memory_bandwidth,
-        l2_bytes,
-        element_bytes,
-        output_bytes,
-        gemm_memory_efficiency,
-        gemm_l2_read_ratio,
-    )
-    return gemm_launch_seconds + smooth_maximum(compute, memory, gemm_overlap_order)
-
-
 @formula(symbol="max_p", cite="gpucalc-calibration", valid="both times > 0; order >= 1")
 def smooth_maximum(first: Seconds, second: Seconds, order: Ratio) -> Seconds:
     """Norm of order `order` of two times: the larger when they differ much, more when they are alike.
@@ -191,6 +125,27 @@ def smooth_maximum(first: Seconds, second: Seconds, order: Ratio) -> Seconds:
     """
     larger = np.maximum(first, second)
     return larger * (1 + (np.minimum(first, second) / larger) ** order) ** (1 / order)
+
+
+@formula(
+    symbol="t_GEMM",
+    cite="gpucalc-calibration",
+    valid="compute > 0; memory > 0; gemm_overlap_order >= 1",
+    bounds=("compute", "memory"),
+)
+def gemm_time(
+    compute: Seconds, memory: Seconds, gemm_launch_seconds: Seconds, gemm_overlap_order: Ratio = 4.0
+) -> Seconds:
+    """Time of one matrix product: launch, plus compute and memory time joined by a smooth maximum.
+
+    The two (`gemm_compute_time`, `gemm_memory_time`) overlap; where they are alike neither hides fully, hence the
+    norm of order `gemm_overlap_order` (infinite = plain maximum). Casts of the operands are not included: see
+    `cast_time`.
+
+    >>> round(float(gemm_time(48.32e-6, 31.46e-6, 3e-6)) * 1e6, 2)  # 48.32 * (1 + (31.46 / 48.32)**4)**0.25 + 3
+    53.36
+    """
+    return gemm_launch_seconds + smooth_maximum(compute, memory, gemm_overlap_order)
 
 
 @formula(symbol="t_traffic", cite="williams2009", valid="traffic >= 0")

@@ -34,6 +34,8 @@ class Question:
 
     gpu: str
     n_gpus: int
+    gpus_per_node: int | None = None
+    inter_node_gbps_per_gpu: float | None = None
     cap: float | None = None
     utilisation: float | None = None
     pue: float | None = None
@@ -72,7 +74,9 @@ def node_load_watts(device: Any, gpus: float, db: Database) -> tuple[float, floa
 def power(question: Question, context: Context, cells: Mapping[str, Any] | None = None) -> PowerResult:
     """Power, energy and cost of a cluster; with the cells of a job, of its tokens and steps, and of capped GPUs."""
     db = context.db
-    cluster = resolve_cluster(db, question.gpu, question.n_gpus, fabric=context.fabric)
+    cluster = resolve_cluster(
+        db, question.gpu, question.n_gpus, question.gpus_per_node, question.inter_node_gbps_per_gpu, context.fabric
+    )
     device = cluster.device
     if device.tdp_watts is None:
         raise UsageError(f"{device.file} states no power limit; add power.tdp to it")

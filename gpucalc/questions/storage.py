@@ -43,6 +43,8 @@ class Question:
 
     gpu: str
     n_gpus: int
+    gpus_per_node: int | None = None
+    inter_node_gbps_per_gpu: float | None = None
     workload: str | None = None
     batch: float | None = None
     sample_bytes: float | None = None
@@ -160,7 +162,9 @@ def storage(question: Question, context: Context, cells: Mapping[str, Any] | Non
     """What data and checkpoints ask of a store; `cells` is the model's job, whose tokens and checkpoints count."""
     db = context.db
     workload = db_defaults.workload(db.dirs, question.workload or ("text" if cells else "image"))
-    cluster = resolve_cluster(db, question.gpu, question.n_gpus, fabric=context.fabric)
+    cluster = resolve_cluster(
+        db, question.gpu, question.n_gpus, question.gpus_per_node, question.inter_node_gbps_per_gpu, context.fabric
+    )
     values = db_defaults.defaults(db.dirs, "run")
     notes: list[str] = []
     extra: dict[str, float] = {}

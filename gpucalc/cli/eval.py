@@ -3,50 +3,52 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Optional
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from gpucalc.cli import options as opt
+from gpucalc.cli.commands import command
+from gpucalc.cli.job_options import DatabaseOptions, RowOptions
 from gpucalc.cli.launched import launched_cells
+from gpucalc.cli.option import argument, option, options_of
 from gpucalc.cli.output import emit_rows, talk
 from gpucalc.core.columns import INPUT, INPUT_COLUMNS, KERNEL_COLUMNS, KINDS, cell_text
-from gpucalc.core.errors import DataError, UsageError, unknown
-from gpucalc.jobs.context import Context
-from gpucalc.launch.target import sources
+from gpucalc.core.errors import DataError, UsageError
+from gpucalc.output import FORMATS
 
-_FROM = f"FILE holds launch settings: {', '.join(sources())}."
+if TYPE_CHECKING:
+    from gpucalc.jobs.context import Context
+
 MOST_NOTES = 8  # kinds of warning that are said of a file of rows
 Evaluator = Callable[[list[dict[str, str]]], list[dict[str, Any]]]
 
 
+def frameworks() -> tuple[str, ...]:
+    """The frameworks whose launch settings can be read."""
+    from gpucalc.launch.target import sources
+
+    return sources()
+
+
+@command("eval", group="Check")
 def evaluate(
-    file: Annotated[str, typer.Argument(metavar="[FILE|-]", help="CSV, JSON lines or a JSON array.")] = "-",
-    kind: Annotated[
-        str,
-        typer.Option(
-            "--kind", metavar="KIND", help="training, gemm, attention, collective, alltoall, serving or posttraining."
-        ),
-    ] = "training",
-    form: Annotated[
-        Optional[str],
-        typer.Option("-f", "--format", metavar="FORMAT", help="csv, jsonl, json, table or md; that of the input."),
-    ] = None,
-    source: Annotated[
-        Optional[str],
-        typer.Option("--from", metavar="FRAMEWORK", help=_FROM),
-    ] = None,
-    gpu: opt.Gpu = None,
-    gpus: opt.Gpus = None,
-    columns: opt.ColumnList = None,
-    no_header: opt.NoHeader = False,
-    settings: opt.Settings = None,
-    fabric: opt.Fabric = None,
-    profile: opt.Profile = None,
-    db: opt.Databases = None,
-    causal_flops: opt.CausalFlops = False,
+    *,
+    file: str = argument("[FILE|-]", "CSV, JSON lines or a JSON array.", default="-", files=True),
+    kind: str = option(
+        "--kind KIND",
+        "training, gemm, attention, collective, alltoall, serving or posttraining.",
+        default="training",
+        choices=tuple(KINDS),
+    ),
+    source: str | None = option(
+        "--from FRAMEWORK", lambda: f"FILE holds launch settings: {', '.join(frameworks())}.", complete=frameworks
+    ),
+    stated: RowOptions,
+    form: str | None = option(
+        "-f, --format FORMAT", "csv, jsonl, json, table or md; that of the input.", choices=FORMATS
+    ),
+    columns: str | None = option("--columns A,B,…", "Columns to print, in this order."),
+    no_header: bool = option("--no-header", "Leave out the heading."),
 ) -> None:
     """Append predictions to rows: one row in, one row out; --set states a cell of every row.
 
@@ -57,29 +59,23 @@ def evaluate(
     from gpucalc.core.rows import read_rows
     from gpucalc.output import choose_columns, write_rows
 
-    if kind not in KINDS:
-        raise unknown("kind", kind, KINDS)
-    wanted = opt.chosen_format(form) if form is not None else None
-    stated = opt.job_cells({"gpu": gpu, "n_gpus": gpus}, settings)
-    if stated and kind != "training":
-        flags = {"--set": settings, "--gpu": gpu, "--gpus": gpus}
-        used = ", ".join(flag for flag, value in flags.items() if value)
-        raise UsageError(f"{used} has no meaning with --kind {kind}")
+    cells = stated.cells()
+    if kind != "training":
+        _refuse(kind, stated, source)
+    context = stated.context()
     if source is not None:
-        if kind != "training":
-            raise UsageError(f"--from has no meaning with --kind {kind}: launch settings are of training")
-        row = _launched(file, source, stated, opt.open_database(db), profile, fabric, causal_flops)
-        emit_rows(wanted or "csv", list(row), [row], columns, not no_header)
+        row = _launched(file, source, cells, context)
+        emit_rows(form or "csv", list(row), [row], columns, not no_header)
         return
     rows = read_rows(file)
     appended = KINDS[kind]
-    fixed = {name: cell_text(value) for name, value in stated.items()}
+    fixed = {name: cell_text(value) for name, value in cells.items()}
     known = [name for name in dict.fromkeys([*rows.columns, *fixed]) if name not in appended] + list(appended)
     chosen = choose_columns(columns, known)
     talk(*_doubts(rows.columns, kind))
     warned: dict[str, int] = {}
-    evaluator = _evaluator(kind, opt.open_database(db), profile, fabric, causal_flops, warned)
-    output = wanted or ("csv" if rows.form == "csv" else "jsonl")
+    evaluator = _evaluator(kind, context, warned)
+    output = form or ("csv" if rows.form == "csv" else "jsonl")
     whole_records = output in {"json", "jsonl"} and columns is None
     tally = _Tally()
     read = ([{**record, **fixed} for record in block] for block in rows.blocks) if fixed else rows.blocks
@@ -93,21 +89,23 @@ def evaluate(
         talk(f"gpucalc: {tally.failed:,} {few} of {tally.rows:,} could not be evaluated; pred_error says why")
 
 
-def _launched(
-    file: str,
-    source: str,
-    stated: dict[str, Any],
-    db: Any,
-    profile: str | None,
-    fabric: str | None,
-    causal_flops: bool,
-) -> dict[str, Any]:
+def _refuse(kind: str, stated: RowOptions, source: str | None) -> None:
+    """Raise UsageError for options that only training rows have."""
+    of_database = options_of(DatabaseOptions)
+    unused = [one.name for name, one in options_of(stated).items() if name not in of_database and getattr(stated, name)]
+    if unused:
+        raise UsageError(f"{', '.join(unused)} has no meaning with --kind {kind}")
+    if source is not None:
+        raise UsageError(f"--from has no meaning with --kind {kind}: launch settings are of training")
+
+
+def _launched(file: str, source: str, stated: Mapping[str, Any], context: Context) -> dict[str, Any]:
     """The row of launch settings, predicted; cells that are stated beside the file replace the file's."""
     from gpucalc.jobs.training import predict, resolve
     from gpucalc.layouts.label import Layout
 
     cells = launched_cells(file, source, stated)
-    job = resolve(cells, Context(db, profile=profile, fabric=fabric, causal_flops=causal_flops))
+    job = resolve(cells, context)
     talk(*(f"note: {warning}" for warning in job.warnings))
     shown = dict(cells) if job.model.experts else {name: value for name, value in cells.items() if name != "etp"}
     return {"layout": Layout.from_cells(shown).label(), **cells, **predict([job])[0]}
@@ -145,28 +143,19 @@ class _Tally:
     failed: int = 0
 
 
-def _evaluator(
-    kind: str, db: Any, profile: str | None, fabric: str | None, causal_flops: bool, warned: dict[str, int]
-) -> Evaluator:
-    if kind != "training":
-        given = {"--profile": profile, "--fabric": fabric, "--causal-flops": causal_flops or None}
-        unused = [flag for flag, value in given.items() if value is not None]
-        if unused:
-            raise UsageError(f"{', '.join(unused)} has no meaning with --kind {kind}")
+def _evaluator(kind: str, context: Context, warned: dict[str, int]) -> Evaluator:
     if kind == "training":
         from gpucalc.jobs.training import evaluate_rows
 
-        return lambda records: evaluate_rows(
-            records, Context(db, profile=profile, fabric=fabric, causal_flops=causal_flops), warned
-        )
+        return lambda records: evaluate_rows(records, context, warned)
     if kind == "serving":
         from gpucalc.jobs.serving import evaluate_serving
 
-        return lambda records: evaluate_serving(records, Context(db))
+        return lambda records: evaluate_serving(records, context)
     if kind == "posttraining":
         from gpucalc.questions.tune.predict import evaluate_posttraining
 
-        return lambda records: evaluate_posttraining(records, Context(db))
+        return lambda records: evaluate_posttraining(records, context)
     if kind in {"gemm", "attention"}:
         from gpucalc.questions import kernels
 
@@ -175,7 +164,7 @@ def _evaluator(
         from gpucalc.questions import collectives
 
         function = {"collective": collectives.evaluate_collective, "alltoall": collectives.evaluate_alltoall}[kind]
-    return lambda records: function(records, db)
+    return lambda records: function(records, context.db)
 
 
 def _predicted(
