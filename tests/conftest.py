@@ -1,15 +1,13 @@
-"""Shared settings of the tests: Hypothesis profiles, and compiled modules for the processes that tests start."""
+"""Shared settings of the tests: examples of Hypothesis, and compiled modules for processes that tests start."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-from hypothesis import settings
+import profiles
 
-settings.register_profile("gpucalc", deadline=None, max_examples=60, derandomize=True)  # the same examples every time
-settings.register_profile("thorough", deadline=None, max_examples=1000)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "gpucalc"))
+profiles.load()
 
 # Where writing compiled modules beside the sources is forbidden, each process would compile the package again.
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):

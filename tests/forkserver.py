@@ -7,6 +7,7 @@ and ends as the interpreter ends, with `main`'s status. What a fork cannot show 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -20,6 +21,13 @@ from typing import Any
 
 LONGEST = 1 << 20  # bytes of arguments and environment in one request
 PIPE = 4096  # bytes that a writable pipe takes at once
+# What commands import when they need it; pandas, pyarrow and distributed are left to the few that do.
+LIBRARIES = (
+    "numpy.ma",
+    "tabulate",
+    "tomllib",
+    *(f"matplotlib.backends.backend_{form}" for form in ("agg", "svg", "pdf")),
+)
 
 
 class Server:
@@ -100,7 +108,7 @@ def _communicate(stdin: int, data: bytes, outputs: list[int], deadline: float) -
 
 
 def _prepare() -> None:
-    """Import every module of gpucalc and build its option parser, once for all processes."""
+    """Import every module of gpucalc and the libraries it uses, and build its option parser, once for all processes."""
     import importlib
     import pkgutil
 
@@ -111,6 +119,9 @@ def _prepare() -> None:
     for module in pkgutil.walk_packages(gpucalc.__path__, "gpucalc."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
+    for name in LIBRARIES:
+        with contextlib.suppress(ImportError):  # matplotlib is an extra
+            importlib.import_module(name)
     typer.main.get_command = functools.cache(typer.main.get_command)
     root = typer.main.get_command(importlib.import_module("gpucalc.cli.app").app)
     for name in root.list_commands(None):  # each is built when it is asked for

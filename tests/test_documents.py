@@ -29,6 +29,7 @@ def test_screens_are_what_the_commands_print(block: Block) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", update_documents.blocks("sh"), ids=str)
 def test_commands_of_the_pages_run(block: Block, tmp_path: Path) -> None:
     """A folder beside `hardware_db`, in which a block may leave files, as a reader at the root of the repository."""

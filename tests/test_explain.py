@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from legal_jobs import database, legal_cells
+from profiles import examples
 
 from gpucalc.core.errors import UsageError
 from gpucalc.core.formula import FORMULAS
@@ -24,7 +25,7 @@ def terms(**change: Any) -> dict[str, dict[str, Any]]:
     return {term["path"]: term for term in found}
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(cells=legal_cells())
 def test_every_term_of_the_ledger_is_explained_once(cells: dict[str, Any]) -> None:
     found = explain(cells, Context(database())).terms

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from profiles import examples
 
 from gpucalc.core.errors import DataError, InfeasibleError, UsageError
 from gpucalc.core.ledger import Columns
@@ -61,7 +62,7 @@ def test_the_exact_goodput_is_that_of_an_event_simulation(
     assert found == pytest.approx(played, abs=0.015)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(blocking=SECONDS, mtbf=MTBF)
 def test_no_interval_is_better_than_the_best(blocking: float, mtbf: float) -> None:
     best = float(g.best_interval(blocking, mtbf))
@@ -72,7 +73,7 @@ def test_no_interval_is_better_than_the_best(blocking: float, mtbf: float) -> No
     assert best / mtbf == pytest.approx(-math.expm1(-(best + blocking) / mtbf), rel=1e-6)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(blocking=st.floats(1, 100), mtbf=st.floats(1e4, 1e6))
 def test_young_and_daly_come_near_the_best_where_saves_are_short(blocking: float, mtbf: float) -> None:
     best = float(g.best_interval(blocking, mtbf))
@@ -80,7 +81,7 @@ def test_young_and_daly_come_near_the_best_where_saves_are_short(blocking: float
     assert best <= float(g.young_interval(blocking, mtbf)) <= best * (1 + math.sqrt(blocking / mtbf) + 1e-6)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(interval=st.floats(10, 500), blocking=st.floats(0.1, 20), recovery=st.floats(10, 300), mtbf=st.floats(2e4, 1e6))
 def test_the_first_order_is_the_exact_law_where_losses_are_small(
     interval: float, blocking: float, recovery: float, mtbf: float
@@ -106,7 +107,7 @@ def test_failures_of_published_clusters() -> None:
     assert float(g.job_mtbf(g.failing_gpus(1024, 3.7, 4096.0), per_gpu)) / HOUR == pytest.approx(7.9, rel=0.02)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(n=st.integers(1, 200_000), more=st.integers(0, 50_000), factor=st.floats(1, 4))
 def test_more_gpus_never_fail_more_rarely(n: int, more: int, factor: float) -> None:
     assert g.failing_gpus(n, factor, 4096.0) <= g.failing_gpus(n + more, factor, 4096.0)
@@ -117,7 +118,7 @@ def test_spares_by_hand(mean: float, availability: float, spares: int) -> None:
     assert float(g.fewest_spares(mean, availability)) == spares
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(mean=st.floats(1e-3, 200), availability=st.floats(0.5, 0.9999))
 def test_spares_are_the_fewest_that_cover_a_poisson_number(mean: float, availability: float) -> None:
     spares = int(g.fewest_spares(mean, availability))

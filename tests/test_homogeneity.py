@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from profiles import examples
 from test_formulas_contract import ALL, every_formula
 
 from gpucalc.core.formula import FormulaInfo
@@ -53,7 +54,7 @@ def rescaled(info: FormulaInfo, arguments: dict[str, float], scales: tuple[float
 
 
 @every_formula
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(data=st.data(), scales=st.tuples(SCALES, SCALES, SCALES))
 def test_a_formula_rescales_by_its_unit(info: FormulaInfo, data: Any, scales: tuple[float, float, float]) -> None:
     found, expected = rescaled(info, data.draw(values(info)), scales)

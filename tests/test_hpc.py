@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from profiles import examples
 
 from gpucalc.core.errors import UsageError
 from gpucalc.core.ledger import Columns
@@ -138,7 +139,7 @@ def test_a_node_holds_no_more_blocks_than_gpus(n: int, domain: int) -> None:
     assert all(p % q == 0 for p, q in zip(parts, inside, strict=True))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     units=st.floats(1e6, 1e11),
     n=st.sampled_from([1, 2, 8, 64, 512, 4096]),

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from legal_jobs import database, legal_cells
+from profiles import examples
 
 from gpucalc.core.columns import TRAINING_PREDICTIONS
 from gpucalc.core.errors import UsageError
@@ -112,7 +113,7 @@ def test_a_row_that_does_not_fit_has_numbers_all_the_same() -> None:
     assert row["pred_peak_mem_gib"] > 80
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(cells=legal_cells())
 def test_predictions_are_consistent(cells: dict[str, Any]) -> None:
     job = resolve(cells, Context(database()))

@@ -11,6 +11,7 @@ from launch_jobs import database, recorded
 
 from gpucalc.core.columns import INPUT
 from gpucalc.core.errors import DataError
+from gpucalc.jobs.context import Context
 from gpucalc.jobs.training import resolve
 from gpucalc.launch import flags as tables
 from gpucalc.launch import read_launch
@@ -163,8 +164,8 @@ def test_the_flags_tie_embeddings_not_the_preset() -> None:
     assert cells["tied_embeddings"] is True
     assert any(note.startswith("embeddings are tied, unlike those of llama-3") for note in notes)
     beside = {"gpu": "h100-sxm-80gb"}
-    model = resolve({**cells, **beside}, database()).model
-    untied = resolve({**read_launch("megatron", BASE)[0], **beside}, database()).model
+    model = resolve({**cells, **beside}, Context(database())).model
+    untied = resolve({**read_launch("megatron", BASE)[0], **beside}, Context(database())).model
     assert untied.parameters_total - model.parameters_total == 128256 * 4096
     assert (model.parameters_total, untied.parameters_total) == (7_504_924_672, 8_030_261_248)
 

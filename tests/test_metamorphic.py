@@ -7,6 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from legal_jobs import DENSE, MIXTURES, changed, database, is_legal, legal_cells, solve, value
+from profiles import examples
 
 from gpucalc.core.ledger import Ledger
 from gpucalc.estimate import products
@@ -48,7 +49,7 @@ def test_the_upper_bound_counts_the_copies_of_hybrid_sharding() -> None:
     assert value(ledger, "time/step") <= value(ledger, "bounds/upper") * 1.001
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(cells=legal_cells(), factor=FASTER)
 @pytest.mark.parametrize("column", ["link_bandwidth", "network_bandwidth", "memory_bandwidth", "host_bandwidth"])
 def test_more_bandwidth_is_never_slower(cells: dict[str, object], factor: float, column: str) -> None:
@@ -58,7 +59,7 @@ def test_more_bandwidth_is_never_slower(cells: dict[str, object], factor: float,
     assert value(faster, "time/step") <= value(changed(job), "time/step") * SLACK
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(cells=legal_cells(), factor=FASTER)
 def test_a_higher_peak_is_never_slower(cells: dict[str, object], factor: float) -> None:
     job = resolve(cells, Context(database()))
@@ -67,7 +68,7 @@ def test_a_higher_peak_is_never_slower(cells: dict[str, object], factor: float) 
     assert value(faster, "time/step") <= value(changed(job), "time/step") * SLACK
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(cells=legal_cells(), factor=FASTER)
 def test_more_memory_changes_no_memory_that_is_stated_and_only_lowers_the_fill(
     cells: dict[str, object], factor: float
@@ -80,7 +81,7 @@ def test_more_memory_changes_no_memory_that_is_stated_and_only_lowers_the_fill(
         assert value(after, "memory/raw") == value(before, "memory/raw")
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(cells=legal_cells())
 def test_a_higher_zero_stage_never_needs_more_model_state_memory(cells: dict[str, object]) -> None:
     ledgers = [solve({**cells, "zero_stage": stage}) for stage in range(4)]
@@ -90,7 +91,7 @@ def test_a_higher_zero_stage_never_needs_more_model_state_memory(cells: dict[str
     assert len({value(ledger, "flops/step") for ledger in ledgers}) == 1
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(cells=legal_cells())
 def test_zero_shards_over_all_replicas_and_a_smaller_group_holds_more(cells: dict[str, object]) -> None:
     whole = {**cells, "zero_stage": 3, "shard_group": None}
@@ -100,7 +101,7 @@ def test_zero_shards_over_all_replicas_and_a_smaller_group_holds_more(cells: dic
     assert value(pair, "memory/second/states") >= value(solve(whole), "memory/second/states") / SLACK
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(cells=legal_cells(models=DENSE))
 def test_one_gpu_communicates_nothing(cells: dict[str, object]) -> None:
     alone = dict.fromkeys(("n_gpus", "tp", "pp", "dp", "cp", "ep", "etp", "vpp"), 1)
@@ -111,7 +112,7 @@ def test_one_gpu_communicates_nothing(cells: dict[str, object]) -> None:
     assert all(value(ledger, path) == 0 for path in (*exposed, "time/pp/bubble", "time/pp/p2p"))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(cells=legal_cells())
 def test_recomputation_trades_memory_for_time(cells: dict[str, object]) -> None:
     """Memory: none > selective (without flash) or = (with it) > full. Time the other way round."""
@@ -135,7 +136,7 @@ def test_selective_recomputation_never_costs_more_than_full_without_flash_on_fsd
     assert value(selective, "time/step") <= value(full, "time/step")
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(cells=legal_cells(), share=st.integers(1, 6))
 def test_recomputing_more_layers_costs_more_and_holds_less(cells: dict[str, object], share: int) -> None:
     fewer, more = (solve({**cells, "recompute": "full", "recompute_layers": n}) for n in (share, share + 1))
@@ -143,7 +144,7 @@ def test_recomputing_more_layers_costs_more_and_holds_less(cells: dict[str, obje
     assert value(more, "time/step") >= value(fewer, "time/step") / SLACK
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(cells=legal_cells())
 def test_sequence_parallelism_holds_less(cells: dict[str, object]) -> None:
     without, within = (solve({**cells, "recompute": "none", "sequence_parallel": flag}) for flag in (False, True))
@@ -151,7 +152,7 @@ def test_sequence_parallelism_holds_less(cells: dict[str, object]) -> None:
     assert less[0] < less[1] if int(cells["tp"]) > 1 else less[0] == less[1]  # type: ignore[call-overload]
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(cells=legal_cells(models=DENSE))
 def test_offloading_moves_memory_to_the_host_and_time_to_pcie(cells: dict[str, object]) -> None:
     here, there = solve(cells), solve({**cells, "offload_optimizer": True})
@@ -159,7 +160,7 @@ def test_offloading_moves_memory_to_the_host_and_time_to_pcie(cells: dict[str, o
     assert value(there, "optimizer/offload") > value(here, "optimizer/offload") == 0
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(cells=legal_cells(), times=st.integers(2, 8))
 def test_more_micro_batches_take_longer_and_thin_the_bubble(cells: dict[str, object], times: int) -> None:
     more = {**cells, "global_batch": int(cells["global_batch"]) * times}  # type: ignore[call-overload]
@@ -170,7 +171,7 @@ def test_more_micro_batches_take_longer_and_thin_the_bubble(cells: dict[str, obj
     assert value(many, "metric/tokens_per_s_per_gpu") >= value(few, "metric/tokens_per_s_per_gpu") / SLACK
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(cells=legal_cells())
 def test_a_longer_sequence_takes_longer_and_holds_more(cells: dict[str, object]) -> None:
     cells = {**cells, "recompute": "none"}
@@ -180,7 +181,7 @@ def test_a_longer_sequence_takes_longer_and_holds_more(cells: dict[str, object])
     assert value(long, "flops/step") > 2 * value(short, "flops/step") / SLACK
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(cells=legal_cells(models=DENSE))
 def test_more_stages_hold_fewer_states_and_activations_of_fewer_layers(cells: dict[str, object]) -> None:
     pp = int(cells["pp"])  # type: ignore[call-overload]
@@ -190,7 +191,7 @@ def test_more_stages_hold_fewer_states_and_activations_of_fewer_layers(cells: di
     assert value(solve(deeper), "memory/second/states") <= value(solve(shallow), "memory/second/states") * SLACK
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(cells=legal_cells(), factor=st.floats(0.0, 1.0))
 def test_overlap_never_makes_a_step_longer(cells: dict[str, object], factor: float) -> None:
     """Hiding a larger share of communication is never slower; hiding none of it is the slowest."""
@@ -200,7 +201,7 @@ def test_overlap_never_makes_a_step_longer(cells: dict[str, object], factor: flo
     assert value(changed(job), "time/step") <= value(less, "time/step") * SLACK
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(cells=legal_cells())
 def test_the_estimate_lies_between_its_bounds(cells: dict[str, object]) -> None:
     assume(cells["zero_stage"] != 2 and not cells["shard_group"])  # see the upper bound above
@@ -210,7 +211,7 @@ def test_the_estimate_lies_between_its_bounds(cells: dict[str, object]) -> None:
     assert step <= upper * 1.001
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(size=st.floats(1e3, 1e10), ranks=st.sampled_from([2, 4, 8]), rate=st.floats(1e9, 1e12))
 def test_an_all_reduce_on_the_ring_is_a_reduce_scatter_and_an_all_gather(size: float, ranks: int, rate: float) -> None:
     """Both move 2·S·(g-1)/g bytes over a link, and in-network reduction is never assumed silently."""
@@ -220,7 +221,7 @@ def test_an_all_reduce_on_the_ring_is_a_reduce_scatter_and_an_all_gather(size: f
     assert twice == pytest.approx(2 * size * (ranks - 1) / ranks / rate, rel=1e-12)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(cells=legal_cells(models=(*DENSE, *MIXTURES)), step=st.integers(1, 200))
 def test_the_time_is_continuous_in_the_network_rate(cells: dict[str, object], step: int) -> None:
     """No thresholds: one per cent of rate is at most a few per cent of time."""
@@ -230,7 +231,7 @@ def test_the_time_is_continuous_in_the_network_rate(cells: dict[str, object], st
     assert far <= near <= far * 1.03
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(m=st.integers(256, 40000), n=st.integers(256, 40000), k=st.integers(64, 16384))
 def test_a_larger_product_is_not_much_faster(m: int, n: int, k: int) -> None:
     """Efficiency may rise with size, but never so steeply that more work takes notably less time."""

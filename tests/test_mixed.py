@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from profiles import examples
 
 from gpucalc.core.errors import UsageError
 from gpucalc.database.reader import Database
@@ -139,7 +140,7 @@ def test_kinds_that_cannot_be_read(text: str) -> None:
         mixed.kinds_of(text, DB)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(mine=st.floats(1, 10), alone=st.floats(1, 10))
 def test_the_verdict_tells_ties_and_doubt(mine: float, alone: float) -> None:
     rows = [{"pred_step_time_s": mine, "pred_step_time_low_s": mine * 0.7, "pred_step_time_high_s": mine * 1.3}]

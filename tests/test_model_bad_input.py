@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from profiles import examples
 
 from gpucalc.core.errors import DataError, UsageError
 from gpucalc.models.model import load_model, model_from_config
@@ -138,7 +139,7 @@ JSON = st.recursive(
 PRESETS = ["llama-2-7b", "deepseek-v3", "qwen3.5-35b-a3b", "nemotron-super-49b", "t5-3b", "clip-vit-base", "jamba-52b"]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(preset=st.sampled_from(PRESETS), data=st.data())
 def test_any_damage_is_a_data_error_or_a_model(preset: str, data: st.DataObject) -> None:
     config = preset_config(preset)

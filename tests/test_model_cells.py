@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from profiles import examples
 
 from gpucalc.core.errors import UsageError
 from gpucalc.models.model import describe, load_model, model_from_shape, model_with, preset_names, resolve_preset
@@ -117,7 +118,7 @@ def test_shape_problems() -> None:
         model_from_shape(2, 128, 4, experts=4, experts_per_token=5)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     layers=st.integers(1, 60),
     heads=st.integers(1, 16),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -21,12 +22,13 @@ from gpucalc.database.reader import Database
 from gpucalc.estimate.training import estimate_training
 from gpucalc.jobs import training as jobs
 from gpucalc.jobs.context import Context
+from gpucalc.layouts import schedules
 from gpucalc.layouts.label import label_cells
 from gpucalc.output.figures import canvas, layouts, parts, plot_scaling, save
 from gpucalc.output.figures.explained import drawn_micro_batches, explain_figure
 from gpucalc.output.figures.kernels import operation_traffic
 from gpucalc.output.figures.scaling import scaling_figure
-from gpucalc.output.figures.schedule import BACKWARD, FORWARD, SPLIT_BACKWARD, WEIGHT, Bar, order, routes, timed
+from gpucalc.output.figures.schedule import BACKWARD, FORWARD, WEIGHT, Bar, order, routes, timed
 from gpucalc.questions.kernels import roofline_attention, roofline_gemm, roofline_kernel
 
 DATABASE = Database()
@@ -37,7 +39,11 @@ SIGNATURE = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
 
 def bars_of(schedule: str, stages: int, micro_batches: int, times: dict[str, float] | None = None) -> list[Bar]:
     chunks = 2 if schedule == "interleaved" else 1
-    split = {FORWARD: 1.0, BACKWARD: 1.0, WEIGHT: 1.0} if schedule in SPLIT_BACKWARD else {FORWARD: 1.0, BACKWARD: 2.0}
+    split = (
+        {FORWARD: 1.0, BACKWARD: 1.0, WEIGHT: 1.0}
+        if schedules.SCHEDULES[schedule].splits_backward
+        else {FORWARD: 1.0, BACKWARD: 2.0}
+    )
     pieces = 2 if schedule in {"interleaved", "dualpipe-v"} else 1
     seconds = {kind: value / pieces for kind, value in (times or split).items()}
     return timed(order(schedule, stages, chunks, micro_batches), routes(schedule, stages, chunks), seconds)
@@ -90,7 +96,7 @@ def test_every_schedule_runs_every_pass_once_and_in_order(
         own = sorted((bar for bar in bars if bar.stage == stage), key=lambda bar: bar.start)
         kinds = [bar.work.kind for bar in own]
         assert kinds.count(FORWARD) == kinds.count(BACKWARD) == micro_batches * pieces
-        assert kinds.count(WEIGHT) == (micro_batches if schedule in SPLIT_BACKWARD else 0) * pieces
+        assert kinds.count(WEIGHT) == (micro_batches if schedules.SCHEDULES[schedule].splits_backward else 0) * pieces
         assert all(b.start >= a.end - 1e-9 for a, b in pairwise(own))
     ends = {(bar.work, bar.stage): bar.end for bar in bars}
     for bar in bars:
@@ -99,8 +105,11 @@ def test_every_schedule_runs_every_pass_once_and_in_order(
             assert ends[forward, bar.stage] <= bar.start + 1e-9
 
 
-def test_a_front_of_many_layouts_is_that_of_the_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
-    cells = {**CELLS, "model": "llama-3.1-8b", "n_gpus": 16}
+@pytest.mark.parametrize(
+    "fixed", [{"zero_stage": 1, "tp": 2}, pytest.param({}, marks=pytest.mark.slow)], ids=["some", "all"]
+)
+def test_a_front_of_many_layouts_is_that_of_the_fastest(fixed: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = {**CELLS, "model": "llama-3.1-8b", "n_gpus": 16, **fixed}
     whole = layouts.pareto_front(cells, Context(DATABASE), 1)
     monkeypatch.setattr(layouts, "FASTEST", 100_000)
     same = layouts.pareto_front(cells, Context(DATABASE), layouts.EXHAUSTIVE + 1)
@@ -172,6 +181,11 @@ def test_the_traffic_on_a_roofline_is_the_operation_s() -> None:
     assert operation_traffic(roofline_kernel(1e12, 4e8, device, "bf16")) == pytest.approx(4e8)
 
 
+@functools.cache
+def answer(arguments: tuple[str, ...]) -> str:
+    return gpucalc(*arguments, "-f", "csv").out
+
+
 @pytest.mark.parametrize("form", list(SIGNATURE))
 @pytest.mark.parametrize(
     "arguments",
@@ -188,7 +202,7 @@ def test_a_command_draws_beside_its_answer(tmp_path: Path, arguments: tuple[str,
     file = tmp_path / f"picture{form}"
     ran = gpucalc(*arguments, "-f", "csv", "--plot", str(file))
     assert ran.status == 0, ran.err
-    assert ran.out == gpucalc(*arguments, "-f", "csv").out
+    assert ran.out == answer(arguments)
     data = file.read_bytes()
     assert data.startswith(SIGNATURE[form])
     assert len(data) > 8000

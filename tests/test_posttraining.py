@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from profiles import examples
 
 from gpucalc.core.errors import UsageError
 from gpucalc.database.reader import Database
@@ -65,7 +66,7 @@ def test_adapter_parameters_are_those_that_are_published(model: str, rank: int, 
 
 
 @given(rank=st.integers(1, 256), targets=st.sampled_from(["qv", "qkv", "attention", "all", "q+mlp"]))
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 def test_adapter_parameters_grow_in_proportion_to_the_rank(rank: int, targets: str) -> None:
     one = float(ledger(method="lora", lora_rank=1, lora_targets=targets)["symbol/tuned_parameters"])
     assert float(ledger(method="lora", lora_rank=rank, lora_targets=targets)["symbol/tuned_parameters"]) == rank * one
@@ -204,7 +205,7 @@ def test_a_critic_costs_memory_and_time() -> None:
 
 
 @given(mean=st.integers(100, 3000))
-@settings(max_examples=8)
+@settings(max_examples=examples(8))
 def test_longer_responses_take_longer(mean: int) -> None:
     short, long = (
         reinforced(policy(generation_gpus=8, mean_response=float(m)), Context(DB))[0].row for m in (mean, mean + 500)

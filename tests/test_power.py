@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from profiles import examples
 
 from gpucalc.core.errors import UsageError
 from gpucalc.database import defaults
@@ -79,7 +80,7 @@ def test_idle_is_a_fraction_of_load_near_the_measured_fleet() -> None:
     assert f["node_kw"][0] == pytest.approx(4.851, rel=0.08)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(used=st.floats(0, 1), more=st.floats(0, 1))
 def test_power_grows_with_the_load(used: float, more: float) -> None:
     low, high = sorted((used, more))
@@ -115,7 +116,7 @@ def test_caps_outside_their_meaning(cap: float, said: str) -> None:
         power(Question("h100-sxm-80gb", 8, cap=cap), Context(DB))
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(interest=st.floats(0.0, 0.5), years=st.floats(1.0, 20.0))
 def test_an_annuity_lies_between_its_parts_and_their_sum(interest: float, years: float) -> None:
     share = float(cost.annuity(interest, years))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from profiles import examples
 
 from gpucalc.core.errors import UsageError
 from gpucalc.database.reader import Database
@@ -87,7 +88,7 @@ def test_one_frame_a_machine_takes_as_long_as_the_longest() -> None:
     assert makespan(30, {"a": 30}, 0.5) == pytest.approx(longest, rel=0.02)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(machines=st.integers(1, 400), each=st.integers(1, 40), spread=st.floats(0, 1.5))
 def test_never_below_the_work_and_never_above_one_machine(machines: int, each: int, spread: float) -> None:
     frames = machines * each

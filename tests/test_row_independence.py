@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from legal_jobs import DENSE, MIXTURES, database, legal_cells, solve, value
+from profiles import examples
 
 from gpucalc.core.columns import cell_text
 from gpucalc.jobs.context import Context
@@ -23,7 +24,7 @@ QUESTION = {"gpu": "h100-sxm-80gb", "n_gpus": 16, "seq_len": 4096, "global_batch
 BATCHES = st.lists(legal_cells(models=(*DENSE, *MIXTURES)), min_size=2, max_size=12)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(rows=BATCHES)
 def test_a_row_of_a_batch_equals_the_row_alone(rows: list[dict[str, object]]) -> None:
     check(rows)
@@ -42,7 +43,7 @@ def check(rows: list[dict[str, object]]) -> None:
             assert value(batch, path, index) == pytest.approx(value(alone, path), rel=1e-12), path
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(rows=st.lists(legal_cells(), min_size=3, max_size=6), order=st.randoms(use_true_random=False))
 def test_the_order_of_rows_does_not_matter(rows: list[dict[str, object]], order: object) -> None:
     places = list(range(len(rows)))
@@ -52,7 +53,7 @@ def test_the_order_of_rows_does_not_matter(rows: list[dict[str, object]], order:
     np.testing.assert_allclose(shuffled, straight[places], rtol=1e-12)
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(rows=st.lists(legal_cells(), min_size=1, max_size=4))
 def test_detail_and_trace_change_no_number(rows: list[dict[str, object]]) -> None:
     plain, detailed = solve(*rows, detail=False), solve(*rows, detail=True)
@@ -60,7 +61,7 @@ def test_detail_and_trace_change_no_number(rows: list[dict[str, object]]) -> Non
         np.testing.assert_array_equal(np.asarray(plain[path]), np.asarray(detailed[path]), err_msg=path)
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(cells=legal_cells())
 def test_typed_cells_and_their_text_mean_the_same(cells: dict[str, object]) -> None:
     typed = predict([resolve(cells, Context(database()))])[0]

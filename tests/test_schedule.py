@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from profiles import examples
 
 from gpucalc.core.errors import DataError, InfeasibleError, UsageError
 from gpucalc.database.reader import Database
@@ -62,7 +63,7 @@ def test_spreading_touches_more_leaves_and_fragments_more() -> None:
     assert len(found["best-fit"].blocks) == 2
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(free=NODES, needed=st.integers(1, 20), share=st.sampled_from([1, 2, 4, 8]), leaf=st.sampled_from([1, 4, 16]))
 def test_every_strategy_places_the_whole_gang_and_no_more_than_is_free(
     free: list[int], needed: int, share: int, leaf: int
@@ -80,7 +81,7 @@ def test_every_strategy_places_the_whole_gang_and_no_more_than_is_free(
         assert 0 <= placed.fragmentation <= 1
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(free=NODES, share=st.sampled_from([2, 4, 8]))
 def test_best_fit_touches_no_more_leaves_than_the_others(free: list[int], share: int) -> None:
     needed = max(1, sum(f // share for f in free) // 2)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from profiles import examples
 
 from gpucalc.core.errors import UsageError
 from gpucalc.database.reader import Database
@@ -107,7 +108,7 @@ def test_memory_counts_all_experts_and_bandwidth_the_visited() -> None:
     assert at("memory/weights", **cells, concurrency=1.0) * 8 > 600e9
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(
     model=st.sampled_from(MODELS),
     tp=st.sampled_from([4, 8]),
@@ -204,7 +205,7 @@ def test_each_engine_has_its_own_memory_rule(rule: str) -> None:
 # ---------------------------------------------------------------- rows
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(
     rows=st.lists(
         st.fixed_dictionaries(

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from profiles import examples
 
 from gpucalc.core.errors import UsageError
 from gpucalc.database import defaults
@@ -40,7 +41,7 @@ def test_the_demand_of_one_accelerator_is_the_published_one(workload: str, gpu: 
     assert found == pytest.approx(published, rel=0.005)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(kind=KINDS, n=st.integers(1, 4096), rate=RATE)
 def test_samples_are_what_the_store_delivers_or_the_accelerators_take(kind: str, n: int, rate: float) -> None:
     question = Question("h100-sxm-80gb", n, workload=kind, read_bandwidth=rate, cores=1e6)
@@ -52,7 +53,7 @@ def test_samples_are_what_the_store_delivers_or_the_accelerators_take(kind: str,
     assert used == pytest.approx(min(1.0, rate / value(question, "demand/store")), rel=1e-9)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(kind=KINDS, rate=RATE, least=st.floats(0.5, 1.0))
 def test_the_accelerators_that_a_store_feeds_are_the_most(kind: str, rate: float, least: float) -> None:
     one = Question("h100-sxm-80gb", 1, workload=kind, read_bandwidth=rate, cores=1e6, utilisation=least)
@@ -64,7 +65,7 @@ def test_the_accelerators_that_a_store_feeds_are_the_most(kind: str, rate: float
         assert value(more, "metric/utilisation") < least + 1e-9
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(kind=KINDS, rate=RATE, n=st.integers(1, 512))
 def test_a_faster_store_and_a_cache_never_slow(kind: str, rate: float, n: int) -> None:
     base = Question("h100-sxm-80gb", n, workload=kind, read_bandwidth=rate)

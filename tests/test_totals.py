@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from legal_jobs import DENSE, changed, database, legal_cells, solve, value
+from profiles import examples
 
 from gpucalc.core.columns import PREDICTED
 from gpucalc.core.ledger import Ledger
@@ -42,7 +43,7 @@ def parts_sum(ledger: Ledger, path: str) -> np.ndarray:
     return sum((np.asarray(ledger.value(part), dtype=float) for part in ledger.entries[path].parts), np.zeros(()))
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(cells=legal_cells())
 def test_every_total_is_the_sum_of_its_parts_and_nothing_is_negative(cells: dict[str, object]) -> None:
     ledger = solve(cells)
@@ -56,7 +57,7 @@ def test_every_total_is_the_sum_of_its_parts_and_nothing_is_negative(cells: dict
         assert found >= -1e-9 * value(ledger, "time/step" if path.startswith("time/") else "memory/raw"), path
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(cells=legal_cells())
 def test_the_step_is_its_parts(cells: dict[str, object]) -> None:
     ledger = solve(cells)
@@ -66,7 +67,7 @@ def test_the_step_is_its_parts(cells: dict[str, object]) -> None:
     assert value(ledger, "time/compute/parts") == pytest.approx(value(ledger, "time/compute"), rel=1e-9)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(cells=legal_cells())
 def test_the_memory_of_the_worst_stage_is_its_parts(cells: dict[str, object]) -> None:
     ledger = solve(cells)
@@ -75,7 +76,7 @@ def test_the_memory_of_the_worst_stage_is_its_parts(cells: dict[str, object]) ->
     assert value(ledger, "memory/raw") == pytest.approx(max(stages), rel=1e-12)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(cells=legal_cells(models=(*DENSE, "mixtral-8x7b", "deepseek-moe-16b")))
 def test_parameters_over_all_ranks_add_up_to_the_model(cells: dict[str, object]) -> None:
     """Tensor-parallel ranks, expert ranks and stages hold every parameter once; norms and routers on each tp rank."""
@@ -105,7 +106,7 @@ def test_parameters_over_all_ranks_add_up_to_the_model(cells: dict[str, object])
     assert (held - c["other_parameters"]) * tp == pytest.approx(outside - c["other_parameters"] + copied, rel=1e-9)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(cells=legal_cells())
 def test_model_flops_are_the_same_in_every_layout(cells: dict[str, object]) -> None:
     shape = ("model", "gpu", "seq_len", "global_batch", "precision", "framework")
@@ -114,7 +115,7 @@ def test_model_flops_are_the_same_in_every_layout(cells: dict[str, object]) -> N
     assert value(cut, "flops/step") == pytest.approx(value(whole, "flops/step"), rel=1e-12)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(cells=legal_cells())
 def test_utilisation_is_flops_over_time_and_the_dense_peak(cells: dict[str, object]) -> None:
     job = resolve(cells, Context(database()))
@@ -129,7 +130,7 @@ def test_utilisation_is_flops_over_time_and_the_dense_peak(cells: dict[str, obje
     assert value(ledger, "metric/tokens_per_s_per_gpu") == pytest.approx(tokens, rel=1e-12)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(cells=legal_cells())
 def test_every_path_stands_below_a_documented_root(cells: dict[str, object]) -> None:
     ledger = solve(cells)

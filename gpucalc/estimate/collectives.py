@@ -45,8 +45,8 @@ RING = (Algorithm("ring", "link", "network"),)
 
 def add_all_gather(ledger: Ledger, path: str, **given: Any) -> Array:
     """Store an all-gather after which each rank holds `message` bytes, or the reduce-scatter that is its reverse."""
-    ledger.add(f"{path}/link", f.link_ring_time, passes=1, **given)
-    ledger.add(f"{path}/network", f.network_ring_time, passes=1, **given)
+    _add(ledger, f"{path}/link", f.link_ring_time, given, passes=1)
+    _add(ledger, f"{path}/network", f.network_ring_time, given, passes=1)
     return _add_levels(ledger, path, "collective_startup", given)
 
 
@@ -55,28 +55,34 @@ def add_all_reduce(ledger: Ledger, path: str, **given: Any) -> Array:
 
     On the links a ring or the switch (NVLS); on the network a ring or a double binary tree.
     """
-    ledger.add(f"{path}/link/ring", f.link_ring_time, passes=2, **given)
-    ledger.add(f"{path}/link/nvls", f.link_nvls_time, **given)
+    _add(ledger, f"{path}/link/ring", f.link_ring_time, given, passes=2)
+    _add(ledger, f"{path}/link/nvls", f.link_nvls_time, given)
     link = {"ring": f"{path}/link/ring", "nvls": f"{path}/link/nvls"}
-    ledger.add(f"{path}/link", f.fastest_link_time, **{**given, **link})
-    ledger.add(f"{path}/network/ring", f.network_ring_time, passes=2, **given)
-    ledger.add(f"{path}/network/tree", f.network_tree_time, **given)
+    _add(ledger, f"{path}/link", f.fastest_link_time, {**given, **link})
+    _add(ledger, f"{path}/network/ring", f.network_ring_time, given, passes=2)
+    _add(ledger, f"{path}/network/tree", f.network_tree_time, given)
     ledger.add(f"{path}/network", f.fastest_network_time, ring=f"{path}/network/ring", tree=f"{path}/network/tree")
     return _add_levels(ledger, path, "all_reduce_startup", given)
 
 
 def add_all_to_all(ledger: Ledger, path: str, **given: Any) -> Array:
     """Store an all-to-all in which each rank sends `message` bytes and each NIC `remote_share` of them."""
-    ledger.add(f"{path}/link", f.link_exchange_time, **given)
-    ledger.add(f"{path}/network", f.network_exchange_time, **given)
+    _add(ledger, f"{path}/link", f.link_exchange_time, given)
+    _add(ledger, f"{path}/network", f.network_exchange_time, given)
     return _add_levels(ledger, path, "all_to_all_startup", given)
 
 
 def add_broadcast(ledger: Ledger, path: str, **given: Any) -> Array:
     """Store a broadcast of `message` bytes by a pipelined chain."""
-    ledger.add(f"{path}/link", f.link_chain_time, **given)
-    ledger.add(f"{path}/network", f.network_chain_time, **given)
+    _add(ledger, f"{path}/link", f.link_chain_time, given)
+    _add(ledger, f"{path}/network", f.network_chain_time, given)
     return _add_levels(ledger, path, "collective_startup", given)
+
+
+def _add(ledger: Ledger, path: str, formula: Callable[..., Any], given: Mapping[str, Any], **more: Any) -> Array:
+    """Store a formula of the ones that an operation consists of: each takes of `given` what it has arguments for."""
+    known = formula.info.parameters  # type: ignore[attr-defined]
+    return ledger.add(path, formula, **{name: value for name, value in given.items() if name in known}, **more)
 
 
 def _add_levels(ledger: Ledger, path: str, startup: str, given: Mapping[str, Any]) -> Array:
@@ -91,8 +97,8 @@ def _group(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def add_send(ledger: Ledger, path: str, crosses: Any, **given: Any) -> Array:
     """Store sending `message` bytes to one peer: in the domain (`crosses` 0) or over one NIC (1)."""
-    ledger.add(f"{path}/link", f.link_send_time, **given)
-    ledger.add(f"{path}/network", f.network_send_time, **given)
+    _add(ledger, f"{path}/link", f.link_send_time, given)
+    _add(ledger, f"{path}/network", f.network_send_time, given)
     ledger.choose(f"{path}/level", crosses, {0: f"{path}/link", 1: f"{path}/network"})
     return ledger.total(path, "point_to_point_startup", f"{path}/level")
 

@@ -46,7 +46,7 @@ def _fully_recomputed(launch: Launch) -> Launch:
 
     cells = {name: value for name, value in launch.cells.items() if name != "recompute_layers"}
     said = "recompute was not stated: all layers, as a part of them cannot be chosen here"
-    return replace(launch, cells=cells, comments=(*launch.comments[:-1], said))
+    return replace(launch, cells=cells, comments=(said,))
 
 
 def export(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,8 @@ from gpucalc.database.records import Device
 from gpucalc.jobs.context import Context
 from gpucalc.jobs.training import predict, resolve
 from gpucalc.models.model import Model, resolve_preset
+
+Profile = str | Callable[[Mapping[str, Any]], str]
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class Launch:
     device: Device
     nodes: int
     gpus_per_node: int
-    gradient_bytes: float
+    columns: Mapping[str, float]
     open_recompute: bool = False  # nobody asked for this recomputation: it is the least that fits
     comments: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -34,6 +36,21 @@ class Launch:
     def __getitem__(self, name: str) -> Any:
         """A cell of the row schema; None where it is not stated."""
         return self.cells.get(name)
+
+    @property
+    def gradient_bytes(self) -> float:
+        """Bytes in which a gradient is kept."""
+        return float(self.columns["gradient_bytes"])
+
+    @property
+    def reduced_bytes(self) -> float:
+        """Bytes in which a gradient is reduced."""
+        return float(self.columns["gradient_comm_bytes"])
+
+    def setting(self, name: str, usual: bool) -> bool:
+        """A yes-or-no cell of the software: as stated, else as the profile has it, else `usual`."""
+        stated = self.cells.get(name)
+        return bool(self.columns.get(name, usual) if stated is None else stated)
 
     @property
     def n_gpus(self) -> int:
@@ -101,26 +118,31 @@ class LaunchCommand:
     talk: tuple[str, ...] = ()
 
 
-def make_launch(cells: Mapping[str, Any], context: Context, framework: str) -> Launch:
-    """Complete the cells of one row; `framework` (`Target.profile`) counts where they name none.
+def make_launch(cells: Mapping[str, Any], context: Context, profile: Profile) -> Launch:
+    """Complete the cells of one row; `profile` (`Target.profile`) names the software where they name none.
 
-    An open recomputation is decided by the estimate: the least that fits. Raises UsageError for a job that is
-    impossible, or whose GPUs are no whole number of nodes.
+    An open recomputation is decided by the estimate: the least that fits. Where the cells, or a prediction that came
+    with them, are those of other software, a warning tells both times. Raises UsageError for a job that is
+    impossible, or whose GPUs are not a whole number of nodes.
     """
-    asked = {"framework": framework} | {n: v for n, v in cells.items() if v is not None}
+    stated = {n: v for n, v in cells.items() if v is not None}
+    framework = profile if isinstance(profile, str) else profile(stated)
+    asked = {"framework": framework} | stated
     job = resolve(asked, context)
     problems = _problems(job.cells, job.model)
     per_node = min(job.cluster.gpus_per_node, job.cluster.n_gpus)
     if job.cluster.n_gpus % per_node:
         low = job.cluster.n_gpus // per_node * per_node
         problems.append(
-            f"{job.cluster.n_gpus} GPUs are no whole number of nodes of {per_node}; use {low} or {low + per_node}, "
+            f"{job.cluster.n_gpus} GPUs are not a whole number of nodes of {per_node}; use {low} or {low + per_node}, "
             f"or state --gpus-per-node"
         )
     if problems:
         raise UsageError(*problems)
     found = predict([job])[0]
     full, comments, warnings = dict(job.cells), [], list(job.warnings)
+    time, memory = float(found["pred_step_time_s"]), float(found["pred_peak_mem_gib"])
+    comments.append(f"predicted as {job.cells['framework']}: {time:.4g} s a step, {memory:.1f} GiB per GPU")
     undecided = full.get("recompute") is None
     if undecided:
         kind, _, layers = str(found["pred_recompute"]).partition(":")
@@ -128,6 +150,7 @@ def make_launch(cells: Mapping[str, Any], context: Context, framework: str) -> L
         if layers:
             full["recompute_layers"] = int(layers)
         comments.append(f"recompute was not stated: {found['pred_recompute']} is the least that is predicted to fit")
+    warnings += _other_software(asked, framework, found, context)
     if found["pred_fit"] == "oom":
         warnings.append(f"this layout is predicted not to fit: {found['pred_peak_mem_gib']:.1f} GiB per GPU")
     return Launch(
@@ -136,11 +159,26 @@ def make_launch(cells: Mapping[str, Any], context: Context, framework: str) -> L
         device=job.cluster.device,
         nodes=job.cluster.n_gpus // per_node,
         gpus_per_node=per_node,
-        gradient_bytes=float(job.columns["gradient_bytes"]),
+        columns=job.columns,
         open_recompute=undecided,
         comments=tuple(comments),
         warnings=tuple(warnings),
     )
+
+
+def _other_software(asked: Mapping[str, Any], framework: str, found: Mapping[str, Any], context: Context) -> list[str]:
+    """What is to be said where a layout was costed as other software than that which the settings are for."""
+    time = float(found["pred_step_time_s"])
+    lines = []
+    if asked["framework"] != framework:
+        theirs = resolve({**asked, "framework": framework}, context)
+        if theirs.profile.name != resolve(asked, context).profile.name:
+            there = float(predict([theirs])[0]["pred_step_time_s"])
+            lines.append(
+                f"costed as {asked['framework']}: {time:.4g} s a step; with the profile of {framework}, for which the "
+                f"settings are, {there:.4g} s"
+            )
+    return lines
 
 
 def _problems(cells: Mapping[str, Any], model: Model) -> list[str]:

@@ -50,6 +50,8 @@ def _may_be(name: str, cells: Mapping[str, Any]) -> bool:
 def _agrees(model: Model, cells: Mapping[str, Any]) -> bool:
     if model.encoder_layers or not model.causal or bool(cells.get("latent")) != model.is_mla:
         return False
+    if model.attention_layers != model.layers or len(set(model.blueprint.ffn_widths)) > 1:
+        return False
     names = ["layers", "hidden", "heads", "vocab", "experts_per_token", "expert_ffn_hidden", "tied_embeddings"]
     names += [] if model.is_mla else ["kv_heads", "head_dim"]
     names += ["q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim"] if model.is_mla else []

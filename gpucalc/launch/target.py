@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,8 @@ class Target:
     names: its name, then other common ones.
     problems: everything that it cannot express of a job, in sentences.
     start: the settings of a job without problems.
-    profile: the framework whose software profile fills the cells that a question leaves open.
+    profile: the framework whose software profile fills the cells that a question leaves open; or a function of the
+    stated cells that names it.
     starter: how its processes are started; None where the command stands for itself (serving engines).
     job: what kind of job it takes: training (`launch.job.Launch`) or serving (`jobs.serving.ServingJob`).
     """
@@ -35,7 +36,7 @@ class Target:
     names: tuple[str, ...]
     problems: Callable[[Any], list[str]]
     start: Callable[[Any], LaunchCommand]
-    profile: str = ""
+    profile: str | Callable[[Mapping[str, Any]], str] = ""
     starter: Starter | None = None
     job: str = "training"
 

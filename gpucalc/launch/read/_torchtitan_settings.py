@@ -29,7 +29,8 @@ KNOWN = frozenset(
     parallelism.pipeline_parallel_microbatch_size parallelism.num_pp_microbatches parallelism.context_parallel_degree
     parallelism.context_parallel_rotate_method parallelism.expert_parallel_degree
     parallelism.expert_tensor_parallel_degree parallelism.enable_sequence_parallel activation_checkpoint
-    activation_checkpoint.mode activation_checkpoint.selective_ac_option compile.enable""",
+    activation_checkpoint.mode activation_checkpoint.selective_ac_option compile.enable compile.components
+    parallelism.enable_async_tensor_parallel compile.enable_async_tensor_parallel""",
     )
 )
 SILENT = frozenset(
@@ -39,9 +40,9 @@ SILENT = frozenset(
     model.hf_assets_path model.tokenizer_path model.print_after_conversion model.tokenizer_name training.dataset
     training.dataset_path training.max_norm training.steps training.gc_freq training.gc_debug training.deterministic
     training.seed training.disable_cuda_graphs parallelism.disable_loss_parallel parallelism.module_fqns_per_model_part
-    parallelism.enable_async_tensor_parallel parallelism.context_parallel_load_balancer
+    parallelism.context_parallel_load_balancer
     parallelism.expert_parallel_comm_backend parallelism.pipeline_parallel_expert_parallel_overlap
-    activation_checkpoint.early_stop activation_checkpoint.preserve_rng_state compile.components compile.backend
+    activation_checkpoint.early_stop activation_checkpoint.preserve_rng_state compile.backend
     activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns""",
     )
 )

@@ -198,6 +198,10 @@ class _Reader:
             self.notes.append(f"fp16 or bf16 {AUTO}; bf16 is taken (--set precision=fp16)")
             brain = True
         found: dict[str, Any] = {"precision": "fp16" if half else "bf16" if brain else "fp32"}
+        wire = self.document.get("communication_data_type")
+        reduced = ACCUMULATED.get(str(wire)) if wire not in {None, "auto"} else None
+        if found["precision"] == "bf16":
+            found["gradient_dtype"] = reduced or "bf16"
         accumulated = self.section("data_types").get("grad_accum_dtype")
         if accumulated not in {None, "auto"}:
             kind = ACCUMULATED.get(str(accumulated))

@@ -92,12 +92,29 @@ class _Reader:
         if self.values.get("training.enable_cpu_offload") is True:
             cells["offload_optimizer"] = True
             self.notes.append("enable_cpu_offload: parameters and gradients in host memory are not modelled")
-        if not self.values.get("compile.enable") and not self.recipe:
-            self.notes.append("compile is off in the settings; the prediction is that of compiled blocks")
+        self._compiled(cells)
         self._judge(cells)
         if self.problems:
             raise DataError(*dict.fromkeys(self.problems))
         return {n: v for n, v in cells.items() if v is not None}, list(dict.fromkeys(self.notes))
+
+    def _compiled(self, cells: dict[str, Any]) -> None:
+        """What is compiled: blocks are fused by it, and the overlap of tensor parallelism needs it."""
+        parts = self.values.get("compile.components", ["model", "loss"])
+        parts = parts if isinstance(parts, list) else str(parts).split(",")
+        on = bool(self.values.get("compile.enable", self.recipe))
+        if not (on and "model" in parts):
+            cells |= {"fused_norm": False, "fused_gate": False, "fused_rope": False}
+            why = f"compiles {', '.join(map(str, parts))} alone" if on else "compile is off"
+            self.notes.append(f"{why}: norms, gates and rotary embeddings are predicted unfused")
+        if not (on and "loss" in parts) and not self.recipe:
+            cells["loss_kernel"] = "eager"
+        if self.values.get("parallelism.enable_async_tensor_parallel") or self.values.get(
+            "compile.enable_async_tensor_parallel"
+        ):
+            if not (on and "model" in parts):
+                self.problems.append("enable_async_tensor_parallel needs compile with the component model")
+            cells["tp_overlap"] = cells["tp"] > 1
 
     def _model(self) -> str | None:
         stated: str | None = self.given.get("model")
@@ -160,7 +177,10 @@ class _Reader:
         cells["dp"] = replicate * shard
         cells["n_gpus"] = world or others * shard
         cells["gpus_per_node"] = per_node
-        sharded = shard > 1 or cells["cp"] > 1
+        # Experts are sharded over all ranks of the replica that hold them, where the rest has nothing to share.
+        etp = self.whole(p + "expert_tensor_parallel_degree", 1)
+        holders = shard * cells["cp"] * cells["tp"] // max(1, cells["ep"] * etp)
+        sharded = shard > 1 or cells["cp"] > 1 or (cells["ep"] > 1 and holders > 1)
         cells["zero_stage"] = self._zero(sharded, cells["pp"])
         if sharded and replicate > 1:
             cells["shard_group"] = shard * cells["cp"]

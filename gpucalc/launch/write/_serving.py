@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import shlex
+from pathlib import Path
 from typing import Any
 
 from gpucalc.jobs.serving import ServingJob
+from gpucalc.models.model import resolve_preset
 
 PORT = 8000
 
@@ -84,4 +86,6 @@ def remarks(job: ServingJob, engine: str, *, several: bool, on_loading: tuple[st
         lines.append(f"start {replicas(job)} of these, each on {each} GPUs, behind a load balancer")
     if c["precision"] not in {"bf16", "fp16", *on_loading}:
         lines.append(f"the checkpoint must hold its weights in {c['precision']}; {engine} reads the format from it")
+    if resolve_preset(model_name(job)) is not None and not Path(model_name(job)).exists():
+        lines.append(f"{model_name(job)} is a preset's name: write the repository or folder of the checkpoint")
     return lines

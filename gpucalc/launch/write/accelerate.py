@@ -5,6 +5,7 @@ Names at 16cb6eb8: commands/config/config_args.py, commands/launch.py, paralleli
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from gpucalc.core.errors import UsageError
@@ -29,6 +30,13 @@ PRECISIONS = {"bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "fp32": "no"}
 def uses_megatron(launch: Launch) -> bool:
     """Whether the layout needs accelerate's Megatron-LM plugin: a pipeline, or states not sharded as FSDP does."""
     return launch["pp"] > 1 or (launch.zero_stage < 2 and launch["tp"] > 1)
+
+
+def profile(cells: Mapping[str, Any]) -> str:
+    """The software that a layout runs as: Megatron-LM's where it needs the plugin."""
+    tp, sharded = cells.get("tp") or 1, cells.get("zero_stage") in {None, 2, 3}
+    plugin = (cells.get("pp") or 1) > 1 or (tp > 1 and (not sharded or cells.get("dp") == 1))
+    return "megatron-core" if plugin else "accelerate"
 
 
 def problems(launch: Launch) -> list[str]:
@@ -179,4 +187,4 @@ def start(launch: Launch) -> LaunchCommand:
     return LaunchCommand(text, program, files={FILE: text}, comments=tuple(said))
 
 
-TARGET = Target(("accelerate", "fsdp"), problems, start, "accelerate", ACCELERATE)
+TARGET = Target(("accelerate", "fsdp"), problems, start, profile, ACCELERATE)

@@ -61,6 +61,8 @@ def configuration(launch: Launch) -> dict[str, Any]:
         document[c["precision"]] = {"enabled": True}
     if c["precision"] == "bf16":
         document["data_types"] = {"grad_accum_dtype": "fp32" if launch.gradient_bytes > 2 else "bf16"}
+        if launch.reduced_bytes > 2:  # the engine reduces in the model's type, whatever it accumulates in
+            document["communication_data_type"] = "fp32"
     document["gradient_clipping"] = 1.0
     if c["tp"] > 1:
         document["tensor_parallel"] = {"autotp_size": c["tp"]}

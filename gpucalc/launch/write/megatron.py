@@ -23,6 +23,12 @@ PRECISIONS: dict[str, list[str]] = {
     "mxfp8": ["--bf16", "--fp8-format", "e4m3", "--fp8-recipe", "mxfp8"],
     "nvfp4": ["--bf16", "--fp4-format", "e2m1"],
 }
+DISPATCHERS = {
+    "alltoall": ["alltoall"],
+    "allgather": ["allgather"],
+    "fused": ["flex", "--moe-flex-dispatcher-backend", "deepep"],
+}
+GRAPHS = {"layer": "transformer_engine", "full": "full_iteration"}
 OPTIMIZERS = {"adam": [], "sgd": ["--optimizer", "sgd"], "muon": ["--optimizer", "muon"]}
 SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
 
@@ -115,12 +121,33 @@ def arguments(launch: Launch) -> list[list[str]]:
     ]
     if not c["dropout"]:  # Megatron-LM's own default is 0.1, whose masks take memory
         lines.append(["--attention-dropout", "0.0", "--hidden-dropout", "0.0"])
+    if c["tp"] > 1 and c["sequence_parallel"] and launch.setting("tp_overlap", False):
+        lines.append(["--tp-comm-overlap"])
+    lines.append(_kernel_arguments(launch))
     if c["offload_optimizer"]:
         lines.append(
             ["--optimizer-cpu-offload", "--optimizer-offload-fraction", "1.0", "--use-precision-aware-optimizer"]
         )
     lines.append(["--train-iters", 100, "--lr", "1.5e-4", "--tokenizer-type", "NullTokenizer", "--mock-data"])
     return [[str(word) for word in line] for line in lines if line]
+
+
+def _kernel_arguments(launch: Launch) -> list[str]:
+    """Options of kernels that the question states."""
+    c = launch
+    words = []
+    if c["fused_gate"] is False:
+        words.append("--no-bias-swiglu-fusion" if launch.model.gated_mlp else "--no-bias-gelu-fusion")
+    if c["fused_rope"] is False:
+        words.append("--no-rope-fusion")
+    if c["loss_kernel"] in {"compiled", "inplace"}:
+        words += ["--cross-entropy-loss-fusion"]
+        words += ["--cross-entropy-fusion-impl", "te"] if c["loss_kernel"] == "inplace" else []
+    if c["cuda_graphs"] in GRAPHS:
+        words += ["--cuda-graph-impl", GRAPHS[c["cuda_graphs"]]]
+    if c["precision"] in {"fp8", "mxfp8"} and launch.setting("fp8_params", False):
+        words.append("--fp8-param-gather")
+    return words
 
 
 def _bf16_gradients(launch: Launch) -> bool:
@@ -151,6 +178,8 @@ def _model_arguments(launch: Launch) -> list[Any]:
         words += ["--position-embedding-type", "learned_absolute"]
     else:
         words += ["--position-embedding-type", "rope", "--rotary-base", round(float(facts.get("rope_theta") or 10000))]
+    depth = b.mtp_layers if launch["mtp_layers"] is None else launch["mtp_layers"]
+    words += ["--mtp-num-layers", depth] if depth else []
     words += [] if m.tied_embeddings else ["--untie-embeddings-and-output-weights"]
     return [*words, "--vocab-size", m.vocab, "--make-vocab-size-divisible-by", 128]
 
@@ -165,7 +194,11 @@ def _expert_arguments(launch: Launch) -> list[Any]:
         words += ["--moe-layer-freq", frequency([kind == "moe" for kind in b.mlps])]
     if m.shared_expert_ffn_hidden:
         words += ["--moe-shared-expert-intermediate-size", m.shared_expert_ffn_hidden]
-    return [*words, "--moe-grouped-gemm", "--moe-token-dispatcher-type", "alltoall"]
+    if m.experts_per_token == 1:
+        words.append("--moe-router-pre-softmax")  # TransformerConfig refuses one expert a token without it
+    kind = DISPATCHERS[str(launch["dispatcher"] or "alltoall")]
+    grouped = launch["expert_kernel"] in {None, "grouped"}
+    return [*words, *(["--moe-grouped-gemm"] if grouped else []), "--moe-token-dispatcher-type", *kind]
 
 
 def frequency(sparse: list[bool]) -> str:
@@ -216,9 +249,10 @@ def _sharding_arguments(launch: Launch) -> list[str]:
     zero = launch.zero_stage
     if launch.replicas == 1:
         return []
+    overlap = ["--overlap-grad-reduce"] if launch.setting("dp_overlap", True) else []
     words = {
-        0: ["--overlap-grad-reduce"],
-        1: ["--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather"],
+        0: overlap,
+        1: ["--use-distributed-optimizer", *overlap, *(["--overlap-param-gather"] if overlap else [])],
     }.get(zero) or [
         "--use-megatron-fsdp",
         "--data-parallel-sharding-strategy",
@@ -256,8 +290,6 @@ def _comments(launch: Launch) -> tuple[str, ...]:
         found.append("the vision tower is not written: pretrain_gpt.py trains the language model alone")
     if b.qkv_bias and b.mlp_bias != b.out_bias:
         found.append("biases differ between projections in this model; Megatron-LM has them all or none")
-    if b.mtp_layers:
-        found.append("multi-token prediction layers are not written (--mtp-num-layers)")
     facts = preset_facts(launch)
     activation = str(facts.get("hidden_activation") or facts.get("hidden_act") or "silu")
     if m.gated_mlp and activation not in {"silu", "swish"}:

@@ -36,14 +36,17 @@ def start(job: ServingJob) -> LaunchCommand:
     options += [
         ["--context-length", shared.longest(job)],
         ["--max-running-requests", shared.sequences(job, MOST_SEQUENCES) * c["attention_dp"]],
-        ["--chunked-prefill-size", int(job.columns["chunk_tokens"])],
+        # Both are counted over the attention replicas, among which it divides them.
+        ["--chunked-prefill-size", int(job.columns["chunk_tokens"]) * c["attention_dp"]],
         ["--mem-fraction-static", f"{job.columns['memory_share']:g}"],
         ["--kv-cache-dtype", CACHE_WORDS[c["kv_precision"]]],
     ]
     if c["precision"] in ON_LOADING:
         options.append(["--quantization", ON_LOADING[c["precision"]]])
     if c.get("draft_tokens"):
-        options.append(["--speculative-algorithm", "NEXTN", "--speculative-num-steps", c["draft_tokens"]])
+        # It derives all three when none is stated, and compares what is missing with numbers when one is.
+        drafts = ["--speculative-eagle-topk", 1, "--speculative-num-draft-tokens", c["draft_tokens"] + 1]
+        options.append(["--speculative-algorithm", "NEXTN", "--speculative-num-steps", c["draft_tokens"], *drafts])
     program = ["python", "-m", "sglang.launch_server"]
     text = shared.command(program, [*options, ["--port", shared.PORT]])
     if nodes > 1:

@@ -31,7 +31,9 @@ def start(job: ServingJob) -> LaunchCommand:
     if c["pp"] > 1:
         options.append(["--pipeline-parallel-size", c["pp"]])
     grouped = job.model.is_moe and c["attention_dp"] > 1
-    parallel = c["attention_dp"] if grouped else c["dp"]
+    # Replicas of a dense model share one front end on a node; on several nodes each is a server of its own.
+    spread = not grouped and c["n_gpus"] > job.cluster.gpus_per_node
+    parallel = c["attention_dp"] if grouped else 1 if spread else c["dp"]
     if parallel > 1:
         options.append(["--data-parallel-size", parallel])
     if c["ep"] > 1:
@@ -52,7 +54,7 @@ def start(job: ServingJob) -> LaunchCommand:
     nodes = shared.nodes(job)
     if nodes > 1:
         text = text.rstrip("\n") + f" \\\n  --nnodes {nodes} --node-rank $NODE_RANK --master-addr $MASTER_ADDR\n"
-    said = shared.remarks(job, "vllm", several=grouped, on_loading=tuple(ON_LOADING))
+    said = shared.remarks(job, "vllm", several=grouped or spread, on_loading=tuple(ON_LOADING))
     return LaunchCommand(shared.headline(job) + text, [program], talk=tuple(said))
 
 
