@@ -15,7 +15,7 @@ from gpucalc.database.reader import Database
 from gpucalc.estimate.training import estimate_training
 from gpucalc.jobs.context import Context
 from gpucalc.jobs.training import Job, resolve, stack
-from gpucalc.layouts.space import divisors
+from gpucalc.layouts.axes import divisors
 from gpucalc.models.model import load_model
 
 DENSE = ("llama-3.1-8b", "llama-3.1-70b", "gpt3-175b", "gpt2-1.5b", "qwen2.5-7b")

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import strategies as st
 
-from gpucalc.core.vocabulary import CP_KINDS, RECOMPUTES, SCHEDULES
+from gpucalc.layouts.axes import AXES, Axis
 from gpucalc.layouts.label import Layout
 
-counts = st.integers(1, 5000)
+LARGEST_COUNT = 5000
 
 
 def layouts() -> st.SearchStrategy[Layout]:
     """Any layout that the fields can express, whether or not a job could run it."""
-    return st.builds(
-        Layout,
-        **{name: st.one_of(st.just(1), counts) for name in ("tp", "pp", "dp", "cp", "ep", "etp", "vpp")},
-        micro_batch=st.none() | counts,
-        zero_stage=st.none() | st.integers(0, 3),
-        shard_group=st.none() | counts,
-        sequence_parallel=st.booleans(),
-        schedule=st.sampled_from(SCHEDULES),
-        cp_kind=st.sampled_from(CP_KINDS),
-        recompute=st.none() | st.sampled_from(RECOMPUTES),
-        recompute_layers=st.none() | counts,
-        offload_optimizer=st.booleans(),
-        offload_activations=st.booleans(),
-    )
+    return st.fixed_dictionaries({name: _cells(axis) for name, axis in AXES.items()}).map(lambda cells: Layout(**cells))
+
+
+def _cells(axis: Axis) -> st.SearchStrategy[Any]:
+    """Any cell that a label can state of an axis, or none."""
+    column = axis.column
+    if column.kind == "choice":
+        return st.none() | st.sampled_from(list(column.choices))
+    if column.kind == "flag":
+        return st.booleans()
+    if column.maximum < LARGEST_COUNT:
+        return st.none() | st.integers(int(column.minimum), int(column.maximum))
+    return st.one_of(st.none(), st.just(1), st.integers(1, LARGEST_COUNT))

@@ -55,7 +55,7 @@ def test_csv_is_the_row_schema_and_its_labels_say_the_same() -> None:
         layout = Layout.from_label(row["layout"])
         assert layout.label() == row["layout"]
         for name in ("tp", "pp", "dp", "cp", "ep", "micro_batch", "zero_stage", "schedule", "recompute"):
-            assert str(getattr(layout, name)) == row[name], name
+            assert str(layout[name]) == row[name], name
 
 
 def test_the_same_answer_in_every_format_and_every_time() -> None:

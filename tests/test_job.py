@@ -70,13 +70,13 @@ def test_expert_tensor_parallelism_is_that_of_the_model_while_it_fits() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"tp": 3}, "tp=2 does"),
-        ({"dp": 5}, "dp=16 would fit"),
+        ({"tp": 3}, "tp=4, dp=4 would be legal"),
+        ({"dp": 5}, "dp=16 would be legal"),
         ({"pp": 64, "n_gpus": 64}, "more stages than the 32 layers"),
-        ({"pp": 4, "vpp": 9}, "vpp=8 is legal"),
+        ({"pp": 4, "vpp": 9}, "vpp=1, schedule=1f1b would be legal"),
         ({"cp": 16, "seq_len": 1000}, "does not divide the sequence"),
         ({"ep": 4}, "is dense"),
-        ({"model": "mixtral-8x7b", "ep": 3, "n_gpus": 3, "tp": 1}, "ep=2 does"),
+        ({"model": "mixtral-8x7b", "ep": 3, "n_gpus": 3, "tp": 1}, "ep=1 would be legal"),
         ({"zero_stage": 3, "shard_group": 5}, "shard_group=5"),
         ({"precision": "nvfp4"}, "nvfp4"),
         ({"gpu": "h100-sxm-80"}, "h100-sxm-80gb"),

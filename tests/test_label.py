@@ -89,7 +89,7 @@ def test_what_a_label_leaves_out_is_a_default_except_dp() -> None:
         ("tp-1", "'tp' lacks its number"),
         ("tp99999999999999999999", "between 1 and"),
         ("tp2.5", "unknown token 'tp2.5'"),
-        ("zero4", "stages 0 to 3"),
+        ("zero4", "between 0 and 3"),
         ("tp8-tp4", "'tp4' states tp a second time"),
         ("tp8-gpipe-1f1b", "'1f1b' states schedule a second time"),
         ("none-full3", "states recompute a second time"),

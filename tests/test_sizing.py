@@ -6,7 +6,7 @@ import pytest
 
 from gpucalc.database.reader import Database
 from gpucalc.jobs.context import Context
-from gpucalc.jobs.training import resolve
+from gpucalc.jobs.training import may_fit, resolve
 from gpucalc.jobs.variations import Variation, outcomes
 from gpucalc.layouts.label import label_cells
 from gpucalc.questions.fit import (
@@ -61,7 +61,7 @@ def test_the_least_count_fits_and_no_smaller_one_does(key):
     expected = next((n for n in counts if planner_fits(key, n, "llama-3.1-8b")), None)
     assert verdict.n_gpus == expected
     if expected is not None:
-        assert verdict.outcome.terms["memory/fill"] <= 1
+        assert may_fit(verdict.outcome.terms["memory/fill"])
         assert verdict.outcome.job.cluster.n_gpus == expected
     else:
         assert verdict.over_bytes > 0
@@ -96,7 +96,8 @@ def test_the_largest_micro_batch_fits_and_one_more_does_not():
         cells = {**QUESTION, "n_gpus": 16, "dp": 16, "zero_stage": 3, "micro_batch": size, "sequence_parallel": False}
         return outcomes([(Variation("", ""), resolve(cells, CONTEXT))])[0].terms["memory/fill"]
 
-    assert fill(verdict.largest_micro_batch) <= 1 < fill(verdict.largest_micro_batch + 1)
+    assert may_fit(fill(verdict.largest_micro_batch))
+    assert not may_fit(fill(verdict.largest_micro_batch + 1))
 
 
 def test_the_largest_sequence_fits_and_one_unit_more_does_not():
@@ -107,7 +108,8 @@ def test_the_largest_sequence_fits_and_one_unit_more_does_not():
         return outcomes([(Variation("", ""), resolve(cells, CONTEXT))])[0].terms["memory/fill"]
 
     assert verdict.largest_seq_len % SEQUENCE_UNIT == 0
-    assert fill(verdict.largest_seq_len) <= 1 < fill(verdict.largest_seq_len + SEQUENCE_UNIT)
+    assert may_fit(fill(verdict.largest_seq_len))
+    assert not may_fit(fill(verdict.largest_seq_len + SEQUENCE_UNIT))
 
 
 def test_the_largest_micro_batch_divides_a_stated_batch():

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucalc.core.errors import DataError, UsageError
-from gpucalc.layouts.space import COLUMNS
+from gpucalc.layouts.axes import searched_axes
 from gpucalc.questions.plan import OBJECTIVES
-from gpucalc.sweep.spec import LAYOUT_COLUMNS, PARETO, Spec, parse_spec, read_spec, single
 from gpucalc.sweep.spec import OBJECTIVES as SWEPT
+from gpucalc.sweep.spec import PARETO, Spec, parse_spec, read_spec, single
 
 BASE: dict[str, Any] = {
     "model": "llama-3.1-8b",
@@ -37,7 +37,9 @@ def problems(document: dict[str, Any] | None = None, **product: Any) -> str:
 
 
 def test_names_of_the_spec_are_those_of_the_search() -> None:
-    assert set(LAYOUT_COLUMNS) == set(COLUMNS)
+    every = {name: [2] if name in {"tp", "micro_batch"} else [1] for name in searched_axes()}
+    every |= {"schedule": ["1f1b"], "cp_kind": ["ring"], "recompute": ["full"], "sequence_parallel": ["yes"]}
+    assert set(spec({"layout": every}).layout) == set(searched_axes())
     assert (*SWEPT, PARETO) == OBJECTIVES
 
 

@@ -106,7 +106,7 @@ def _launched(file: str, source: str, stated: Mapping[str, Any], context: Contex
 
     cells = launched_cells(file, source, stated)
     job = resolve(cells, context)
-    talk(*(f"note: {warning}" for warning in job.warnings))
+    talk(*(f"note: {warning}" for warning in job.remarks))
     shown = dict(cells) if job.model.experts else {name: value for name, value in cells.items() if name != "etp"}
     return {"layout": Layout.from_cells(shown).label(), **cells, **predict([job])[0]}
 

@@ -215,7 +215,7 @@ def _footer(best: Outcome | None, rows: Sequence[dict[str, Any]], count: int | N
     elif not any(row["pred_fit"] in {"fits", "risky"} for row in rows):
         lines.append(f"nothing fits {count} GPUs")
     if best is not None:
-        lines += [f"note: {warning}" for warning in best.job.warnings]
+        lines += [f"note: {warning}" for warning in best.job.remarks]
     talk(*lines)
 
 
@@ -260,7 +260,7 @@ def _one_layout(context: Context, cells: dict[str, Any], asserted: str | None, o
         sys.stdout.write(facts(pairs) + "\n\n")
         if cures:
             _table(REMEDIES_OUT, cures, output)
-        talk(*(f"note: {warning}" for warning in outcome.job.warnings))
+        talk(*(f"note: {warning}" for warning in outcome.job.remarks))
     else:
         output.rows(REMEDIES_OUT, cures)
     return _verdict(asserted, [outcome.fit], outcome.job.cluster.n_gpus) if asserted else ExitStatus.OK

@@ -82,7 +82,9 @@ class _RowCells(_ClusterCells):
     recompute: str | None = cell("--recompute KIND", "none, selective, full or auto.")
     zero_stage: str | None = cell("--zero STAGE", "ZeRO stage, 0 to 3; 3 is FSDP.")
     schedule: str | None = cell("--schedule NAME", "Pipeline schedule, such as 1f1b.")
-    layout: str | None = option("--layout LABEL", "Such as tp8-pp4-dp2-mbs1-zero1-sp.")
+    layout: str | None = option(
+        "--layout LABEL", "Such as tp8-pp4-dp2-mbs1-zero1-sp; tp8-pp* has a search try every pp."
+    )
     settings: tuple[str, ...] = option(
         "--set KEY=VALUE", "Any column of the row schema; repeatable.", repeat=True, complete="settings"
     )
@@ -99,14 +101,18 @@ class RowOptions(DatabaseOptions, _RowCells):
     ) -> dict[str, Any]:
         """The typed cells: options, `--set` pairs (the last of a key wins) and layout label together, over `base`.
 
-        What the label leaves out is at its default, or with `free` not stated; the options in `without` are no
-        part of the job. Raises UsageError with every wrong value and every contradiction.
+        What the label leaves out is at its default. With `free` it may hold stars, whose axes are left to a search,
+        and a default that a rule of the job decides is (None,). The options in `without` are no part of the job.
+        Raises UsageError with every wrong value and every contradiction.
         """
-        from gpucalc.layouts.label import label_cells, parse_label
+        from gpucalc.layouts.label import label_cells, read_restriction
 
-        read = parse_label if free else label_cells
-        layout = read(self.layout) if self.layout is not None else None
-        return cells_of(self, self.settings, layout, base, without)
+        if self.layout is None:
+            return cells_of(self, self.settings, None, base, without)
+        if not free:
+            return cells_of(self, self.settings, label_cells(self.layout), base, without)
+        restriction = read_restriction(self.layout)
+        return restriction.closed(cells_of(self, self.settings, restriction.cells, base, without))
 
     def context(self) -> Context:
         """What stands beside the cells: database, profile, fabric, and how FLOPs are counted."""

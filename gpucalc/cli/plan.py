@@ -195,7 +195,7 @@ def _footer(result: PlanResult) -> list[str]:
         f"({facts['network_basis']}); software profile {facts['profile']}",
     ]
     if any(row["pred_fit"] == "risky" for row in result.rows):
-        lines.append("risky layouts rank behind those that fit and are at most 3 % slower")
+        lines.append("risky layouts, within 5 % of the memory, rank behind those that fit")
     if result.rejected:
         lines.append(f"rejected: {_counts(result.rejected)}")
     return lines + [f"note: {note}" for note in result.notes]

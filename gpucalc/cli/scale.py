@@ -66,7 +66,7 @@ def scale(
     """Scale a job over GPU counts: the best layout at each, efficiency, serial fraction, and what takes over.
 
     Strong scaling keeps the global batch; in weak scaling it belongs to the smallest count and grows with it.
-    Tokens of --layout, such as tp8-pp4, hold at every count.
+    --layout holds at every count, with dp following; stars leave axes to the search, as in tp8-pp4-*.
 
     \b
     gpucalc scale llama-3.1-70b --gpu h100-sxm-80gb --gpus 64..4096 --seq-len 8192 --global-batch 1024

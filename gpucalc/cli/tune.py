@@ -200,7 +200,7 @@ def _write(method: str, answers: Sequence[Answer], names: tuple[str, ...], top: 
     else:
         output.rows(names, rows)
     sys.stdout.flush()
-    talk(*summary, *job.warnings)
+    talk(*summary, *job.remarks)
 
 
 def _explain(method: str, answers: Sequence[Answer], context: Context, output: OutputOptions) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpucalc.core.columns import TRAINING_PREDICTIONS, parse_row
 from gpucalc.core.errors import UsageError
+from gpucalc.core.vocabulary import FITS
 from gpucalc.database.cluster import Cluster, resolve_cluster
 from gpucalc.database.network import overlay_shares
 from gpucalc.database.profiles import Profile, choose_profile, load_profile
@@ -27,8 +28,9 @@ from gpucalc.jobs.columns import (
 )
 from gpucalc.jobs.context import Context
 from gpucalc.jobs.tuning import tuning_problems
-from gpucalc.layouts.axes import AXES, degree_axes
-from gpucalc.layouts.schedules import default_schedule
+from gpucalc.layouts import rules, verdicts
+from gpucalc.layouts.axes import AXES, Sizes, degree_axes
+from gpucalc.layouts.schedules import SCHEDULES, default_schedule
 from gpucalc.models.cells import CELLS, model_with
 from gpucalc.models.model import Model, load_model, model_from_shape, resolve_preset
 
@@ -50,6 +52,12 @@ class Job:
     profile: Profile
     context: Context
     warnings: tuple[str, ...] = field(default=())
+    unlisted: tuple[str, ...] = field(default=())  # why the planner would not list the layout
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What is to be said beside an answer about this layout: what was taken, and why no plan lists it."""
+        return (*self.warnings, *(f"the planner would not list this: {reason}" for reason in self.unlisted))
 
 
 def resolve(cells: Mapping[str, Any], context: Context) -> Job:
@@ -67,7 +75,9 @@ def resolve(cells: Mapping[str, Any], context: Context) -> Job:
     precision = str(cells.get("precision") or cluster.device.default_precision)
     collect(problems, cluster.device.precision_peak, precision)
     full = complete(cells, model, cluster, software, precision, warnings)
-    problems += layout_problems(full, model) + tuning_problems(full)
+    chosen = software if context.profile or cells.get("framework") else None
+    facts = layout_facts(full | {"batch_follows": cells.get("global_batch") is None}, model, cluster, chosen)
+    problems += verdicts.problems(facts) + tuning_problems(full)
     if problems:
         raise UsageError(*problems)
     columns = {
@@ -80,7 +90,7 @@ def resolve(cells: Mapping[str, Any], context: Context) -> Job:
     }
     for name, share in overlay_shares(cluster, context.db.dirs[1:]).items():
         columns[name] = min(1.0, columns[name] * share)
-    return Job(full, columns, model, cluster, software, context, tuple(warnings))
+    return Job(full, columns, model, cluster, software, context, tuple(warnings), tuple(verdicts.unlisted(facts)))
 
 
 def collect(problems: list[str], function: Any, *arguments: Any) -> Any:
@@ -183,11 +193,6 @@ def complete(
     full.setdefault("dp", max(1, cluster.n_gpus // others))
     full.setdefault("micro_batch", 1)
     full.setdefault("global_batch", full["dp"] * full["micro_batch"])
-    if full["global_batch"] % (full["dp"] * full["micro_batch"]):
-        each = full["dp"] * full["micro_batch"]
-        warnings.append(
-            f"the global batch is no multiple of dp·micro_batch = {each}; the last micro-batch counts whole"
-        )
     full.setdefault("etp", full["tp"] if full["ep"] <= full["dp"] * full["cp"] or not model.experts else 1)
     full.setdefault("zero_stage", int(defaults["zero_stage"]))
     full.setdefault("sequence_parallel", bool(defaults["sequence_parallel"]))
@@ -220,43 +225,32 @@ def largest_divisor(number: int, limit: int) -> int:
     return next((d for d in range(start, max(0, start - MOST_HEADS), -1) if number % d == 0), 1)
 
 
-def layout_problems(cells: Mapping[str, Any], model: Model) -> list[str]:
-    """Every rule that the layout breaks, each as a sentence with a legal neighbour."""
-    problems = []
-    product = cells["tp"] * cells["pp"] * cells["dp"] * cells["cp"]
-    if product != cells["n_gpus"]:
-        rest = cells["tp"] * cells["pp"] * cells["cp"]
-        hint = f"dp={cells['n_gpus'] // rest} would fit" if cells["n_gpus"] % rest == 0 else f"use {product} GPUs"
-        problems.append(
-            f"tp·pp·dp·cp = {cells['tp']}·{cells['pp']}·{cells['dp']}·{cells['cp']} = {product}, not the "
-            f"{cells['n_gpus']} GPUs; {hint}"
-        )
-    if model.heads and model.heads % cells["tp"]:
-        legal = largest_divisor(model.heads, cells["tp"])
-        problems.append(f"tp={cells['tp']} does not divide the {model.heads} heads; tp={legal} does")
-    layers = model.layers + model.encoder_layers
-    if cells["pp"] > layers:
-        problems.append(f"pp={cells['pp']} is more stages than the {layers} layers")
-    depth = -(-layers // cells["pp"])
-    if cells["vpp"] > depth:
-        problems.append(f"vpp={cells['vpp']} is more chunks than the {depth} layers of a stage; vpp={depth} is legal")
-    if cells["seq_len"] % cells["cp"]:
-        problems.append(f"cp={cells['cp']} does not divide the sequence of {cells['seq_len']}")
-    if cells["ep"] > 1 and not model.experts:
-        problems.append(f"ep={cells['ep']} needs a mixture of experts; {model.name} is dense")
-    elif model.experts and model.experts % cells["ep"]:
-        legal = largest_divisor(model.experts, cells["ep"])
-        problems.append(f"ep={cells['ep']} does not divide the {model.experts} experts; ep={legal} does")
-    ranks = cells["dp"] * cells["cp"] * cells["tp"]
-    if ranks % (cells["ep"] * cells["etp"]):
-        problems.append(f"ep·etp = {cells['ep'] * cells['etp']} does not divide dp·cp·tp = {ranks}")
-    group = cells.get("shard_group")
-    if group and (cells["dp"] * cells["cp"]) % group:
-        problems.append(f"shard_group={group} does not divide dp·cp = {cells['dp'] * cells['cp']}")
-    holders = ranks // (cells["ep"] * cells["etp"])
-    if group and model.experts and holders > group and holders % group:
-        problems.append(f"shard_group={group} does not divide the {holders} ranks that hold the same experts")
-    return problems
+def layout_facts(
+    cells: Mapping[str, Any], model: Model, cluster: Cluster, profile: Profile | None = None
+) -> dict[str, Any]:
+    """What the rules of layouts read of completed cells; with a profile that was stated, its schedules too."""
+    sizes = layout_sizes(cells, model, cluster)
+    return rules.facts(cells, sizes, offered_schedules(profile))
+
+
+def layout_sizes(cells: Mapping[str, Any], model: Model, cluster: Cluster, *, selective: bool = True) -> Sizes:
+    """The numbers of a job that bound its layouts."""
+    return Sizes(
+        cluster.n_gpus,
+        model.layers + model.encoder_layers,
+        model.heads,
+        model.experts,
+        int(cells["seq_len"]),
+        int(cells["global_batch"]),
+        cluster.domain,
+        selective,
+    )
+
+
+def offered_schedules(profile: Profile | None) -> list[bool] | None:
+    """By code, whether a software profile has a schedule; None where it does not say, or no profile is stated."""
+    names = profile.defaults.get("schedules") if profile is not None else None
+    return None if not names else [not row.token or name in names for name, row in SCHEDULES.items()]
 
 
 # Columns of a prediction → path in the ledger and factor.
@@ -270,13 +264,29 @@ PREDICTIONS = {
 RISKY_FILL = 0.95  # from here on a job may or may not fit
 
 
+def fit_code(fill: Any) -> Any:
+    """0 fits, 1 risky (within 5 % of the capacity), 2 oom, of memory over capacity: one value or an array.
+
+    Every command that says, ranks or asserts a fit asks here.
+
+    >>> fit_code(0.5), fit_code(1.01), fit_code(1.2)
+    (0, 1, 2)
+    """
+    return 1 * (fill >= RISKY_FILL) + (fill > 2 - RISKY_FILL)
+
+
 def fit_of(fill: float) -> str:
-    """fits, risky (within 5 % of the capacity) or oom.
+    """The word for `fit_code`.
 
     >>> fit_of(0.5), fit_of(1.01), fit_of(1.2)
     ('fits', 'risky', 'oom')
     """
-    return "fits" if fill < RISKY_FILL else "risky" if fill <= 2 - RISKY_FILL else "oom"
+    return FITS[int(fit_code(fill))]
+
+
+def may_fit(fill: Any) -> Any:
+    """Whether memory over capacity fits or is risky: what is listed, those that fit first."""
+    return fit_code(fill) < FITS.index("oom")
 
 
 def predictions(ledger: Ledger, jobs: Sequence[Job], band: Sequence[tuple[float, float]]) -> list[dict[str, Any]]:
@@ -350,7 +360,7 @@ def evaluate_rows(
             jobs.append(resolve(cells, context))
             places.append(place)
             if warned is not None:
-                for warning in jobs[-1].warnings:
+                for warning in jobs[-1].remarks:
                     warned[warning] = warned.get(warning, 0) + 1
         except UsageError as error:
             results[place] = {**dict.fromkeys(TRAINING_PREDICTIONS, ""), "pred_error": "; ".join(error.problems)}

@@ -19,9 +19,8 @@ from gpucalc.core.ledger import Ledger
 from gpucalc.core.vocabulary import CP_KINDS, RECOMPUTES, SCHEDULES
 from gpucalc.estimate.training import estimate_training
 from gpucalc.jobs import training as jobs
+from gpucalc.layouts import label
 from gpucalc.layouts.axes import AXES, divisors
-from gpucalc.layouts.label import Layout
-from gpucalc.layouts.space import blocks, cuts, make_space
 
 
 @dataclass(frozen=True)
@@ -72,14 +71,12 @@ class Outcome:
 def layout_label(job: jobs.Job, row: Mapping[str, Any]) -> str:
     """The label of a job's layout, with the recomputation of its prediction."""
     cells = {name: job.cells[name] for name in AXES if job.cells.get(name) is not None}
-    if not job.model.experts:
-        cells["etp"] = 1
     kind, _, layers = str(row["pred_recompute"]).partition(":")
     cells["recompute"] = kind
     cells.pop("recompute_layers", None)
     if layers:
         cells["recompute_layers"] = int(layers)
-    return Layout.from_cells(cells).label()
+    return label.layout_label(cells, job.model.experts)
 
 
 def apply(job: jobs.Job, variation: Variation) -> jobs.Job:
@@ -134,13 +131,8 @@ def terms_of(ledger: Ledger, rows: int) -> dict[str, np.ndarray]:
 
 
 def is_legal(job: jobs.Job) -> bool:
-    """Whether the planner would list the layout of a job: its constraints, asked of this one layout."""
-    cells = job.cells
-    stated = {name: cells[name] for name in AXES if cells.get(name) is not None}
-    stated |= {name: cells[name] for name in ("n_gpus", "global_batch", "seq_len")}
-    layers = int(job.columns["layers"])
-    space = make_space(stated, layers, job.model.heads, job.model.experts, job.cluster.domain, True)
-    return any(len(block["tp"]) for block in blocks(space, cuts(space)))
+    """Whether the planner would list the layout of a job."""
+    return not job.unlisted
 
 
 def neighbours(job: jobs.Job) -> list[tuple[Variation, jobs.Job]]:

@@ -1,13 +1,15 @@
-"""Every layout of a job, in blocks of columns, with the constraints that exclude the others by name.
+"""Every layout of a job, in blocks of columns, with the rules that exclude the others by name.
 
 The space is a product: how a layer is cut (tp, cp, ep, etp, micro-batch, sequence parallelism) outside, what
 surrounds it (pipeline, ZeRO, recomputation) inside. Outside is a loop, inside are arrays, so a space of 10^8
 layouts is enumerated in bounded memory. Columns are small integers that index their levels, which is what
-`Columns.reduce` needs to find equal rows without sorting.
+`Columns.reduce` needs to find equal rows without sorting. Axes and levels stand in `axes`, rules in `rules`; a
+rule is tested where the last axis that it reads is enumerated.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,89 +17,84 @@ from typing import Any
 import numpy as np
 
 from gpucalc.core.ledger import Columns
-from gpucalc.core.vocabulary import CP_KINDS, RECOMPUTES, SCHEDULES
-from gpucalc.layouts.schedules import stages_held
+from gpucalc.layouts import rules as table
+from gpucalc.layouts.axes import AXES, CUT, STATE, Sizes, degree_axes, divisors, of_scope, searched_axes
+from gpucalc.layouts.rules import Rule
+from gpucalc.layouts.schedules import SCHEDULES, by_code, stages_held
 
 BLOCK = 16_384
 FIRST_BLOCK = 2_048
-LARGEST_TP = 64
-LARGEST_CP = 64
-LARGEST_MICRO_BATCH = 64
-AUTOMATIC = -1  # recompute: the least number of layers that fits
 
-DIVIDES_HEADS = "tp divides heads"
-DIVIDES_SEQUENCE = "cp divides the sequence"
-ULYSSES_HEADS = "ulysses: tp·cp divides heads"
-PARTS_GPUS = "tp·pp·cp divides the GPUs"
-STAGES = "pp at most the layers"
-BATCH = "dp·micro_batch divides the global batch"
-DIVIDES_EXPERTS = "ep divides experts"
-EXPERT_RANKS = "ep·etp divides dp·cp·tp"
-INTERLEAVING = "interleaved: pp divides the micro-batches"
-DUALPIPE = "dualpipe: pp even, at least 2·pp micro-batches"
-SHARDING = "shard_group divides dp·cp"
-PROFILE = "schedule of the stated profile"
-
-CONSTRAINTS = (
-    PARTS_GPUS,
-    DIVIDES_HEADS,
-    DIVIDES_SEQUENCE,
-    ULYSSES_HEADS,
-    STAGES,
-    DIVIDES_EXPERTS,
-    EXPERT_RANKS,
-    PROFILE,
-    BATCH,
-    INTERLEAVING,
-    DUALPIPE,
-    SHARDING,
-)
+# Enumeration makes only layouts that keep these: replicas are what other degrees leave, chunks belong to schedules.
+BY_CONSTRUCTION = (table.PARTS_GPUS, table.CHUNKED)
 
 
-def divisors(number: int, limit: int | None = None) -> list[int]:
-    """Divisors of a number in ascending order, up to `limit`.
-
-    >>> divisors(12), divisors(1536, 16)
-    ([1, 2, 3, 4, 6, 12], [1, 2, 3, 4, 6, 8, 12, 16])
-    """
-    low = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
-    both = sorted({*low, *(number // d for d in low)})
-    return [d for d in both if limit is None or d <= limit]
+def constraints() -> tuple[str, ...]:
+    """Names of the rules, in the order in which a refusal lists them."""
+    return tuple(dict.fromkeys(rule.name for rule in table.rules()))
 
 
 @dataclass(frozen=True)
 class Space:
-    """What is searched: the levels of each layout column, and the sizes that constraints compare with."""
+    """What is searched: the levels of each axis as codes, and the sizes that rules compare with.
 
-    n_gpus: int
-    layers: int
-    heads: int
-    experts: int
-    seq_len: int
-    global_batch: int
-    levels: Mapping[str, tuple[Any, ...]]
-    allowed_schedules: frozenset[str] | None = None  # None: all
-    rejected: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CONSTRAINTS, 0))
+    offered: by code of a schedule, whether the stated software profile has it; None: no profile is stated.
+    """
+
+    sizes: Sizes
+    levels: Mapping[str, tuple[int, ...]]
+    offered: np.ndarray | None = None
+    rejected: dict[str, int] = field(default_factory=lambda: dict.fromkeys(constraints(), 0))
     candidates: list[int] = field(default_factory=lambda: [0])
-    cache: dict[tuple[int, int], dict[str, np.ndarray]] = field(default_factory=dict)
+    cache: dict[tuple[Any, ...], dict[str, np.ndarray]] = field(default_factory=dict)
+    places: Places = field(default_factory=lambda: Places())
+    latest: Latest = field(default_factory=lambda: Latest())
+
+    def known(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """What a rule may read beside axes that are not enumerated yet."""
+        return {**vars(self.sizes), "offered": self.offered, **values}
 
 
-COLUMNS = (
-    "tp",
-    "pp",
-    "dp",
-    "cp",
-    "ep",
-    "etp",
-    "vpp",
-    "micro_batch",
-    "zero_stage",
-    "shard_group",
-    "sequence_parallel",
-    "schedule",
-    "cp_kind",
-    "recompute",
-)
+@dataclass
+class Latest:
+    """The layouts inside the latest cut, and what was rejected there."""
+
+    key: tuple[int, ...] = ()
+    rows: dict[str, np.ndarray] = field(default_factory=dict)
+    rejected: dict[str, int] = field(default_factory=dict)
+
+
+class Places:
+    """Where axes are enumerated and rules are tested: on cuts, on what surrounds them, on their pipelines, on both.
+
+    crossed: rules that read of pipelines and surroundings, by the axes of the latter that they read.
+    seen: the axes of a cut that the levels of its surroundings depend on. told: those, and what rules read of it.
+    """
+
+    def __init__(self) -> None:
+        self.cut_axes, self.state_axes, self.degrees = cut_axes(), of_scope(STATE), degree_axes()
+        needed = {name for state in self.state_axes for name in AXES[state].after}
+        self.seen = tuple(name for name in self.cut_axes if name in needed)
+        self.cut: list[Rule] = []
+        self.state: list[Rule] = []
+        self.pipeline: list[Rule] = []
+        self.crossed: dict[tuple[str, ...], list[Rule]] = {}
+        for rule in table.rules():
+            if rule.name in BY_CONSTRUCTION:
+                continue
+            reads = table.axes_read(rule) - set(self.cut_axes)
+            around = tuple(name for name in self.state_axes if name in reads)
+            if not reads:
+                self.cut.append(rule)
+            elif not around:
+                self.pipeline.append(rule)
+            elif reads == set(around):
+                self.state.append(rule)
+            else:
+                self.crossed.setdefault(around, []).append(rule)
+        read = {name for rule in table.rules() for name in table.axes_read(rule)}
+        apart = read | set(self.seen) | set(self.degrees)
+        self.told = tuple(name for name in self.cut_axes if name in apart)
 
 
 def make_space(
@@ -108,131 +105,114 @@ def make_space(
 
     `domain` (GPUs of a scale-up domain) is the shard group offered for HSDP beside sharding over all replicas.
     """
-    n, batch, seq = int(cells["n_gpus"]), int(cells["global_batch"]), int(cells["seq_len"])
-    recomputes = (0, 1, 2, AUTOMATIC) if selective_matters else (0, 2, AUTOMATIC)
-    free: dict[str, tuple[Any, ...]] = {
-        "tp": tuple(divisors(n, LARGEST_TP)),
-        "pp": tuple(divisors(n, layers)),
-        "cp": tuple(divisors(n, min(LARGEST_CP, max(1, seq // 1024)))),
-        "ep": tuple(divisors(experts)) if experts else (1,),
-        "etp": (0, 1) if experts else (0,),  # 0: as tp
-        "vpp": (0,),  # 0: every divisor of a stage's layers
-        "micro_batch": tuple(divisors(batch, LARGEST_MICRO_BATCH)),
-        "zero_stage": (0, 1, 2, 3),
-        "shard_group": (0, domain) if 1 < domain < n else (0,),
-        "sequence_parallel": (False, True),
-        "schedule": tuple(s for s in SCHEDULES if s != "none"),
-        "cp_kind": CP_KINDS,
-        "recompute": recomputes,
-    }
-    stated = {name: _stated(cells[name]) for name in (*free, "dp") if cells.get(name) is not None}
-    if "recompute" in stated:
-        stated["recompute"] = tuple(RECOMPUTES.index(kind) for kind in stated["recompute"])
-    if "schedule" in stated:
-        stated["schedule"] = tuple(s for s in stated["schedule"] if s != "none")
-        if not stated["schedule"]:
-            stated["pp"] = (1,)
-            del stated["schedule"]
-    levels = {**free, **stated}
-    return Space(n, layers, heads, experts, seq, batch, levels)
+    counts = (int(cells[name]) for name in ("n_gpus", "seq_len", "global_batch"))
+    n_gpus, seq_len, batch = counts
+    sizes = Sizes(n_gpus, layers, heads, experts, seq_len, batch, domain, selective_matters)
+    levels = {name: AXES[name].levels(sizes) for name in searched_axes() if name != "dp"}
+    for name in searched_axes():
+        if cells.get(name) is not None:
+            stated = cells[name] if isinstance(cells[name], tuple) else (cells[name],)
+            levels[name] = tuple(AXES[name].code(cell) for cell in stated)
+    pipelined = tuple(code for code in levels["schedule"] if by_code(code).token)
+    if not pipelined:  # schedule none is the absence of a pipeline
+        levels["pp"] = (1,)
+    levels["schedule"] = pipelined or AXES["schedule"].levels(sizes)
+    return Space(sizes, levels)
 
 
-def _stated(value: Any) -> tuple[Any, ...]:
-    return value if isinstance(value, tuple) else (value,)
-
-
-def _pipelines(space: Space, tp: int, cp: int) -> dict[str, np.ndarray]:
-    """Pipelines (pp, dp, vpp, schedule) that tp and cp leave room for, as arrays."""
-    if (tp, cp) in space.cache:
-        return space.cache[tp, cp]
-    levels = space.levels
+def _pipelines(space: Space, ranks: int) -> dict[str, np.ndarray]:
+    """Pipelines (pp, dp, vpp, schedule) that a cut of so many ranks leaves room for, as arrays."""
+    if (ranks,) in space.cache:
+        return space.cache[ranks,]
+    levels, sizes = space.levels, space.sizes
     rows: list[tuple[int, int, int, int]] = []
     for pp in levels["pp"]:
-        if space.n_gpus % (tp * cp * pp):
+        if sizes.n_gpus % (ranks * pp):
             continue
-        dp = space.n_gpus // (tp * cp * pp)
+        dp = sizes.n_gpus // (ranks * pp)
         if "dp" in levels and dp not in levels["dp"]:
             continue
         if pp == 1:
-            rows.append((1, dp, 1, 0))
+            rows.append((1, dp, 1, SCHEDULES["none"].code))
             continue
-        depth = -(-space.layers // pp)
-        for schedule in levels["schedule"]:
-            code = SCHEDULES.index(schedule)
-            if schedule == "interleaved":
-                chunks = [v for v in divisors(depth) if v > 1] if levels["vpp"] == (0,) else list(levels["vpp"])
+        depth = -(-sizes.layers // pp)
+        for code in levels["schedule"]:
+            if by_code(code).chunked:
+                chunks = divisors(depth) if levels["vpp"] == (0,) else list(levels["vpp"])
                 if len(chunks) > 1:  # a single one that is too deep is told as the mistake that it is
                     chunks = [v for v in chunks if v <= depth]
                 rows.extend((pp, dp, v, code) for v in chunks if v > 1)
             elif not {0, 1}.isdisjoint(levels["vpp"]):
                 rows.append((pp, dp, 1, code))
-    table = np.array(rows, dtype=np.int64).reshape(-1, 4)
-    space.cache[tp, cp] = {name: table[:, i] for i, name in enumerate(("pp", "dp", "vpp", "schedule"))}
-    return space.cache[tp, cp]
+    found = np.array(rows, dtype=np.int64).reshape(-1, 4)
+    space.cache[ranks,] = {name: found[:, i] for i, name in enumerate(("pp", "dp", "vpp", "schedule"))}
+    return space.cache[ranks,]
 
 
-def _surroundings(space: Space, cp: int) -> dict[str, np.ndarray]:
+def _combinations(space: Space, names: Sequence[str], values: dict[str, int]) -> Iterator[dict[str, int]]:
+    """Each combination of the levels of `names` that differs from the others, the last name turning fastest."""
+    if not names:
+        yield dict(values)
+        return
+    axis = AXES[names[0]]
+    for level in axis.within(space.levels[axis.name], values):
+        yield from _combinations(space, names[1:], {**values, axis.name: level})
+
+
+def _surroundings(space: Space, cut: Mapping[str, int]) -> dict[str, np.ndarray]:
     """Combinations of ZeRO stage, shard group, recomputation and context-parallel kind, as arrays."""
-    if (0, cp) in space.cache:
-        return space.cache[0, cp]
-    levels = space.levels
-    kinds = levels["cp_kind"] if cp > 1 else levels["cp_kind"][:1]
-    rows = [
-        (zero, shard, recompute, CP_KINDS.index(kind))
-        for zero in levels["zero_stage"]
-        for shard in (levels["shard_group"] if zero == 3 else levels["shard_group"][:1])
-        for recompute in levels["recompute"]
-        for kind in kinds
-    ]
-    table = np.array(rows, dtype=np.int64).reshape(-1, 4)
-    space.cache[0, cp] = {
-        name: table[:, i] for i, name in enumerate(("zero_stage", "shard_group", "recompute", "cp_kind"))
-    }
-    return space.cache[0, cp]
+    names, seen = space.places.state_axes, space.places.seen
+    key = ("state", *[cut[name] for name in seen])
+    if key not in space.cache:
+        known = {name: cut[name] for name in seen}
+        rows = [tuple(row[name] for name in names) for row in _combinations(space, names, known)]
+        found = np.array(rows, dtype=np.int64).reshape(-1, len(names))
+        space.cache[key] = {name: found[:, i] for i, name in enumerate(names)}
+    return space.cache[key]
 
 
-CUT = ("tp", "cp", "ep", "etp", "micro_batch", "sequence_parallel")
+def _ranks(space: Space, cut: Mapping[str, int]) -> int:
+    """Ranks that a cut takes of each replica's stage."""
+    return math.prod([cut[name] for name in space.places.degrees if name in cut])
 
 
 def cuts(space: Space) -> np.ndarray:
-    """Ways to cut a layer, one a row in the order of `CUT`; those that break a rule are counted in `space`."""
-    levels, rejected = space.levels, space.rejected
-    rows: list[tuple[int, ...]] = []
-    for tp in levels["tp"]:
-        splits = list(dict.fromkeys((ep, tp if etp == 0 else etp) for ep in levels["ep"] for etp in levels["etp"]))
-        shards = levels["sequence_parallel"] if tp > 1 else (False,)
-        for cp in levels["cp"]:
-            each = _surrounding_rows(space, tp, cp)
-            whole = each * len(splits) * len(levels["micro_batch"]) * len(shards)
-            space.candidates[0] += whole
-            problem = (
-                PARTS_GPUS
-                if space.n_gpus % (tp * cp) or not len(_pipelines(space, tp, cp)["pp"])
-                else DIVIDES_HEADS
-                if space.heads and space.heads % tp
-                else DIVIDES_SEQUENCE
-                if space.seq_len % (2 * cp if cp > 1 else 1)  # causal balancing cuts each rank's share in two
-                else ""
-            )
-            if problem:
-                rejected[problem] += whole
-                continue
-            for ep, etp in splits:
-                if ep > 1 and space.experts % ep:
-                    rejected[DIVIDES_EXPERTS] += each * len(levels["micro_batch"]) * len(shards)
-                    continue
-                rows.extend((tp, cp, ep, etp, mb, int(sp)) for mb in levels["micro_batch"] for sp in shards)
-    return np.array(rows, dtype=np.int64).reshape(-1, len(CUT))
+    """Ways to cut a layer, one a row in the order of `cut_axes`; those that break a rule are counted in `space`."""
+    names = cut_axes()
+    every = list(_combinations(space, names, {}))
+    found = np.array([[row[name] for name in names] for row in every], dtype=np.int64).reshape(-1, len(names))
+    each = np.array([_surrounding_rows(space, row) for row in every], dtype=np.int64)
+    space.candidates[0] += int(each.sum())
+    whole = np.array([len(_pipelines(space, _ranks(space, row))["pp"]) > 0 for row in every], dtype=bool)
+    space.rejected[table.PARTS_GPUS] += int(each[~whole].sum())
+    found, each = found[whole], each[whole]
+    known = space.known({name: found[:, i] for i, name in enumerate(names)})
+    lawful = np.ones(len(found), dtype=bool)
+    for rule in space.places.cut:
+        good = np.broadcast_to(rule.holds(known), lawful.shape)
+        space.rejected[rule.name] += int(each[lawful & ~good].sum())
+        lawful &= good
+    return found[lawful]
 
 
-def _surrounding_rows(space: Space, tp: int, cp: int) -> int:
+def cut_axes() -> tuple[str, ...]:
+    """The axes that cut a layer, those others follow first.
+
+    >>> cut_axes()
+    ('tp', 'cp', 'ep', 'etp', 'micro_batch', 'sequence_parallel')
+    """
+    return of_scope(CUT)
+
+
+def _surrounding_rows(space: Space, cut: Mapping[str, int]) -> int:
     """Layouts that share a cut; 1 where the cut leaves no pipeline."""
-    return max(1, len(_pipelines(space, tp, cp)["pp"]) * len(_surroundings(space, cp)["recompute"]))
+    around = next(iter(_surroundings(space, cut).values()))
+    return max(1, len(_pipelines(space, _ranks(space, cut))["pp"]) * len(around))
 
 
 def skip(space: Space, remaining: np.ndarray) -> int:
     """Number of layouts in cuts that are not enumerated."""
-    return sum(_surrounding_rows(space, int(cut[0]), int(cut[1])) for cut in remaining)
+    return sum(_surrounding_rows(space, dict(zip(cut_axes(), map(int, cut), strict=True))) for cut in remaining)
 
 
 def blocks(
@@ -248,10 +228,11 @@ def blocks(
     """
     pending: list[dict[str, np.ndarray]] = []
     rows, wanted = 0, min(size, FIRST_BLOCK)
+    names = cut_axes()
     for place, cut in enumerate(order):
         if go_on is not None and not go_on(place):
             break
-        piece = _layouts(space, *(int(value) for value in cut))
+        piece = _layouts(space, dict(zip(names, map(int, cut), strict=True)))
         start, length = 0, len(piece["tp"])
         while start < length:
             taken = min(wanted - rows, length - start)
@@ -265,52 +246,103 @@ def blocks(
 
 
 def _joined(pieces: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    return {name: np.concatenate([piece[name] for piece in pieces]) for name in COLUMNS}
+    return {name: np.concatenate([piece[name] for piece in pieces]) for name in searched_axes()}
 
 
-def _layouts(
-    space: Space, tp: int, cp: int, ep: int, etp: int, micro_batch: int, sequence_parallel: int
-) -> dict[str, np.ndarray]:
+def _layouts(space: Space, cut: Mapping[str, int]) -> dict[str, np.ndarray]:
     """Legal layouts of one cut; the others are counted."""
-    around, inner = _surroundings(space, cp), _pipelines(space, tp, cp)
-    if cp > 1 and space.heads % (tp * cp):
-        wrong = around["cp_kind"] == CP_KINDS.index("ulysses")
-        around = _reject(space, around, wrong, ULYSSES_HEADS, len(inner["pp"]))
-    each = len(around["recompute"])
-    inner = _reject(space, inner, inner["pp"] > space.layers, STAGES, each)
-    if space.allowed_schedules is not None:
-        wrong = ~np.isin(inner["schedule"], [SCHEDULES.index(s) for s in (*space.allowed_schedules, "none")])
-        inner = _reject(space, inner, wrong, PROFILE, each)
-    inner = _reject(space, inner, (inner["dp"] * cp * tp) % (ep * etp) != 0, EXPERT_RANKS, each)
-    inner = _reject(space, inner, space.global_batch % (inner["dp"] * micro_batch) != 0, BATCH, each)
-    batches = space.global_batch // (inner["dp"] * micro_batch)
-    inner = _reject(space, inner, (inner["vpp"] > 1) & (batches % inner["pp"] != 0), INTERLEAVING, each)
-    batches = space.global_batch // (inner["dp"] * micro_batch)
-    dual = inner["schedule"] >= SCHEDULES.index("dualpipe")
-    inner = _reject(space, inner, dual & ((inner["pp"] % 2 != 0) | (batches < 2 * inner["pp"])), DUALPIPE, each)
+    # Cuts that no rule tells apart (with and without sequence parallelism) come one after the other.
+    key = tuple(cut[name] for name in space.places.told)
+    if space.latest.key != key:
+        before = dict(space.rejected)
+        rows = _inside(space, cut)
+        counted = {name: count - before[name] for name, count in space.rejected.items() if count > before[name]}
+        space.latest.key, space.latest.rows, space.latest.rejected = key, rows, counted
+    else:
+        for name, count in space.latest.rejected.items():
+            space.rejected[name] += count
+    rows = space.latest.rows
+    length = len(rows["pp"])
+    return {**rows, **{name: np.full(length, value, dtype=np.int64) for name, value in cut.items()}}
+
+
+def _inside(space: Space, cut: Mapping[str, int]) -> dict[str, np.ndarray]:
+    """The columns beside the cut of its legal layouts; the others are counted."""
+    known = space.known(cut)
+    around, inner = _surroundings(space, cut), _pipelines(space, _ranks(space, cut))
+    length = len(next(iter(around.values())))
+    kept = _lawful(space, space.places.state, {**known, **around}, length, len(inner["pp"]))
+    each = int(np.count_nonzero(kept))
+    facts = {**inner, **table.derived({**known, **inner})}
+    lawful = _lawful(space, space.places.pipeline, {**known, **facts}, len(inner["pp"]), each)
+    facts = _kept(facts, lawful)
+    inner = {name: facts[name] for name in inner}
     count = len(inner["pp"])
     rows = {name: np.repeat(column, each) for name, column in inner.items()}
-    rows |= {name: np.tile(column, count) for name, column in around.items()}
-    replicas, group = rows["dp"] * cp, rows["shard_group"]
-    wrong = (group > 0) & ((replicas <= group) | (replicas % np.maximum(group, 1) != 0))
-    holders = replicas * tp // (ep * etp)  # ranks with the same experts; fewer than a group are one group
-    if space.experts:
-        wrong |= (group > 0) & (holders > group) & (holders % np.maximum(group, 1) != 0)
-    rows = _reject(space, rows, wrong, SHARDING, 1)
-    length = len(rows["pp"])
-    fixed = dict(zip(CUT, (tp, cp, ep, etp, micro_batch, sequence_parallel), strict=True))
-    return {**rows, **{name: np.full(length, value, dtype=np.int64) for name, value in fixed.items()}}
+    rows |= {name: np.tile(column, count) for name, column in _kept(around, kept).items()}
+    whole = _whole_lawful(space, cut, facts, kept)
+    return _kept(rows, (whole if kept.all() else whole[:, kept]).ravel())
 
 
-def _reject(
-    space: Space, rows: dict[str, np.ndarray], wrong: np.ndarray, constraint: str, each: int
-) -> dict[str, np.ndarray]:
-    """The rows that are not `wrong`; the others, each standing for `each` layouts, are counted."""
-    count = int(np.count_nonzero(wrong))
-    if not count:
-        return rows
-    space.rejected[constraint] += count * each
-    return {name: column[~wrong] for name, column in rows.items()}
+def _lawful(space: Space, rules: Sequence[Rule], c: Mapping[str, Any], length: int, each: int) -> np.ndarray:
+    """The rows that keep all of some rules; the others, each for `each` layouts, count for the first they break."""
+    lawful = np.ones(length, dtype=bool)
+    for rule in rules:
+        _strike(space, rule, lawful, rule.holds(c), each)
+    return lawful
+
+
+def _strike(space: Space, rule: Rule, lawful: np.ndarray, good: Any, each: int) -> None:
+    """Take the rows that break a rule out of `lawful`, and count those that broke none before.
+
+    `good` has one value for each row, or one for all of them.
+    """
+    if good is True or good.all():
+        return
+    before = np.count_nonzero(lawful)
+    lawful &= good
+    space.rejected[rule.name] += int(before - np.count_nonzero(lawful)) * each
+
+
+def _whole_lawful(
+    space: Space, cut: Mapping[str, int], facts: Mapping[str, np.ndarray], kept: np.ndarray
+) -> np.ndarray:
+    """The layouts, pipelines times what surrounds them (if `kept`), that keep the rules which read of both.
+
+    A rule is tested on each pipeline with the distinct values of what it reads of the surroundings, which are few.
+    """
+    count, known = len(facts["pp"]), space.known(cut)
+    lawful = np.repeat(kept[None, :], count, axis=0)
+    for names, rules in space.places.crossed.items():
+        distinct, place = _distinct(space, cut, names)
+        few = len(distinct[0])
+        read = {name for rule in rules for name in rule.reads}
+        c = {name: np.repeat(column, few) for name, column in facts.items() if name in read}
+        c |= {
+            name: np.repeat(values[None, :], count, axis=0).ravel()
+            for name, values in zip(names, distinct, strict=True)
+        }
+        c = {**known, **c}
+        for rule in rules:
+            good = rule.holds(c)
+            if not good.all():
+                _strike(space, rule, lawful, good.reshape(count, few)[:, place], 1)
+    return lawful
+
+
+def _distinct(space: Space, cut: Mapping[str, int], names: tuple[str, ...]) -> tuple[list[np.ndarray], np.ndarray]:
+    """The distinct values of some axes around a cut, and the place of each row's among them."""
+    key = ("distinct", *names, *[cut[name] for name in space.places.seen])
+    if key not in space.cache:
+        around = _surroundings(space, cut)
+        values, place = np.unique(np.stack([around[name] for name in names]), axis=1, return_inverse=True)
+        space.cache[key] = {**dict(zip(names, values, strict=True)), "": place.ravel()}
+    found = space.cache[key]
+    return [found[name] for name in names], found[""]
+
+
+def _kept(rows: Mapping[str, np.ndarray], lawful: np.ndarray) -> dict[str, np.ndarray]:
+    return dict(rows) if lawful.all() else {name: column[lawful] for name, column in rows.items()}
 
 
 def block_columns(base: Mapping[str, float], block: Mapping[str, np.ndarray]) -> Columns:

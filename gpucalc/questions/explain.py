@@ -48,7 +48,7 @@ def explain(cells: Mapping[str, Any], context: Context) -> Explanation:
     """Explain one completed row; raises UsageError with all violations when it is no legal job."""
     job = jobs.resolve(cells, context)
     ledger = estimate_training(jobs.stack([job]), trace=True)
-    return Explanation(_facts(job, ledger), ledger_tree(ledger, context.db, ROOTS), _summary(job, ledger), job.warnings)
+    return Explanation(_facts(job, ledger), ledger_tree(ledger, context.db, ROOTS), _summary(job, ledger), job.remarks)
 
 
 def ledger_tree(ledger: Ledger, db: Database, roots: Sequence[str]) -> list[dict[str, Any]]:
@@ -77,7 +77,7 @@ def _facts(job: jobs.Job, ledger: Ledger) -> list[tuple[str, str]]:
     ]
     low, high = jobs.job_band(job)
     facts.append(("80 % band", f"{100 * (low - 1):+.0f} % to {100 * (high - 1):+.0f} % of the step time"))
-    return [*facts, *(("note", warning) for warning in job.warnings)]
+    return [*facts, *(("note", warning) for warning in job.remarks)]
 
 
 def _summary(job: jobs.Job, ledger: Ledger) -> list[str]:

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from gpucalc.core.ledger import Columns
-from gpucalc.core.vocabulary import RECOMPUTES, SCHEDULES
+from gpucalc.core.vocabulary import SCHEDULES
 from gpucalc.estimate.training import estimate_training
 from gpucalc.jobs import training as jobs
 from gpucalc.jobs.context import Context
 from gpucalc.jobs.variations import Outcome, Variation, largest_part, layout_label, outcomes
-from gpucalc.layouts.axes import decided_axes
-from gpucalc.layouts.space import AUTOMATIC, BLOCK, LARGEST_CP, LARGEST_TP, divisors
+from gpucalc.layouts.axes import AXES, LARGEST_CP, LARGEST_TP, decided_axes, divisors
+from gpucalc.layouts.space import BLOCK
 
 LARGEST_COUNT = 65_536  # GPUs up to which the least count is sought
 EACH_NODE_UP_TO = 64  # nodes up to which every count of whole nodes is tried
@@ -128,7 +128,7 @@ class Sizer:
         self.micro_batch = int(self.stated.get("micro_batch") or 1)
         self.batch = self.stated.get("global_batch")
         recompute = self.stated.get("recompute")
-        self.recompute = AUTOMATIC if recompute is None else RECOMPUTES.index(recompute)
+        self.recompute = AXES["recompute"].code(recompute)
 
     def counts(self, largest: int = LARGEST_COUNT) -> list[int]:
         """Counts to try first: parts of a node in powers of two, whole nodes one by one, then doublings."""
@@ -226,11 +226,11 @@ def least_gpus(sizer: Sizer, strategy: Strategy, largest: int = LARGEST_COUNT) -
     per_node = sizer.base.cluster.gpus_per_node
     last_single = EACH_NODE_UP_TO * per_node
     rows, fill, rate = _costed(sizer, strategy, [n for n in counts if n <= last_single])
-    if not (fill <= 1).any() and counts[-1] > last_single:
+    if not jobs.may_fit(fill).any() and counts[-1] > last_single:
         more = _costed(sizer, strategy, [n for n in counts if n >= last_single])
         if len(more[1]):
             rows, fill, rate = more
-        fitting = rows["n_gpus"][fill <= 1]
+        fitting = rows["n_gpus"][jobs.may_fit(fill)]
         if len(fitting):
             # Between two doublings every count of whole nodes may be the least, up to 64 of them.
             first = int(fitting.min())
@@ -238,12 +238,12 @@ def least_gpus(sizer: Sizer, strategy: Strategy, largest: int = LARGEST_COUNT) -
             rows, fill, rate = _costed(sizer, strategy, range(first // 2, first + 1, step))
     if not len(fill):
         return Verdict(strategy, None, None, "no legal layout")
-    fits = fill <= 1
+    fits = jobs.may_fit(fill)
     if not fits.any():
         return _miss(sizer, strategy, rows, int(np.argmin(fill)))
     least = int(rows["n_gpus"][fits].min())
     here = fits & (rows["n_gpus"] == least)
-    best = int(np.flatnonzero(here)[np.argmax(rate[here])])
+    best = _best(fill, rate, here)
     below = np.flatnonzero(rows["n_gpus"] < least)
     chosen = [best] if not len(below) else [best, _nearest_below(rows, fill, below)]
     found = outcomes([(Variation("size", strategy.key), sizer.job(rows, i)) for i in chosen])
@@ -251,6 +251,12 @@ def least_gpus(sizer: Sizer, strategy: Strategy, largest: int = LARGEST_COUNT) -
         return Verdict(strategy, least, found[0])
     term, over = _overflow(found[1])
     return Verdict(strategy, least, found[0], term, over, found[1].job.cluster.n_gpus)
+
+
+def _best(fill: np.ndarray, rate: np.ndarray, among: np.ndarray) -> int:
+    """The row that fits and is the fastest; risky ones count where none fits."""
+    places = np.flatnonzero(among)
+    return int(places[np.lexsort((-rate[places], jobs.fit_code(fill[places])))[0]])
 
 
 def _nearest_below(rows: Mapping[str, np.ndarray], fill: np.ndarray, below: np.ndarray) -> int:
@@ -287,7 +293,7 @@ def on_count(sizer: Sizer, strategy: Strategy, n_gpus: int) -> Verdict:
     rows, fill, rate = _costed(sizer, strategy, [n_gpus])
     if not len(fill):
         return Verdict(strategy, None, None, "no legal layout")
-    fits = fill <= 1
+    fits = jobs.may_fit(fill)
     batch, batch_label = largest(sizer, strategy, rows, "micro_batch")
     seq, seq_label = largest(sizer, strategy, rows, "seq_len")
     more = {
@@ -299,7 +305,7 @@ def on_count(sizer: Sizer, strategy: Strategy, n_gpus: int) -> Verdict:
     if not fits.any():
         missed = _miss(sizer, strategy, rows, int(np.argmin(fill)))
         return Verdict(strategy, None, missed.outcome, missed.overflow, missed.over_bytes, None, **more)  # type: ignore[arg-type]
-    best = int(np.flatnonzero(fits)[np.argmax(rate[fits])])
+    best = _best(fill, rate, fits)
     outcome = outcomes([(Variation("size", strategy.key), sizer.job(rows, best))])[0]
     term, _ = _overflow(outcome)
     return Verdict(strategy, n_gpus, outcome, term, 0.0, None, **more)  # type: ignore[arg-type]
@@ -355,7 +361,7 @@ def _fits_at(sizer: Sizer, rows: Mapping[str, np.ndarray], what: str, value: np.
     legal = np.ones(len(fill), dtype=bool)
     if what == "micro_batch" and sizer.batch is not None:
         legal = changed["global_batch"] % (changed["dp"] * changed["micro_batch"]) == 0
-    return (fill <= 1) & legal
+    return jobs.may_fit(fill) & legal
 
 
 def stated_layout(context: Context, cells: Mapping[str, Any]) -> Outcome:
@@ -384,7 +390,7 @@ def largest_of_layout(outcome: Outcome, what: str) -> int | None:
             if what == "micro_batch":
                 columns["global_batch"] = job.columns["global_batch"] / job.columns["micro_batch"] * value
             varied.append((Variation("size", str(value)), dataclasses.replace(job, columns=columns)))
-        return [o.terms["memory/fill"] <= 1 for o in outcomes(varied)]
+        return [jobs.may_fit(o.terms["memory/fill"]) for o in outcomes(varied)]
 
     levels = [unit]
     while levels[-1] * 2 <= top:

@@ -23,9 +23,11 @@ from gpucalc.estimate.training import estimate_training
 from gpucalc.formulas import mixed as f
 from gpucalc.jobs import training as jobs
 from gpucalc.jobs.context import Context
-from gpucalc.layouts.space import AUTOMATIC, COLUMNS, Space, block_columns, blocks, cuts, divisors, make_space
+from gpucalc.layouts.axes import decided_axes, divisors, searched_axes
+from gpucalc.layouts.label import layout_label
+from gpucalc.layouts.space import Space, block_columns, blocks, cuts, make_space
 from gpucalc.questions.mixed_verdict import parts_alone, verdict
-from gpucalc.questions.plan import TIE, layout_cells, layout_label
+from gpucalc.questions.plan import layout_cells, with_defaults
 
 DATA, STAGES = "data-parallel", "pipeline"
 MOST_KINDS = 4
@@ -98,7 +100,7 @@ def plan_mixed(
     Layout cells that are stated restrict the search. Raises UsageError when the question itself is wrong.
     """
     stated = {n: v for n, v in cells.items() if v is not None and n not in {"gpu", "n_gpus"}}
-    if stated.get("schedule", "1f1b") not in {"1f1b", "none"} or stated.get("vpp", 1) > 1:
+    if stated.get("schedule", "1f1b") not in {"1f1b", "none", (None,)} or stated.get("vpp", 1) > 1:
         raise UsageError(
             "on several kinds of GPU the schedule is 1f1b without chunks: others do not bear unequal stages"
         )
@@ -134,7 +136,7 @@ def plan_mixed(
 def _kinds(stated: Mapping[str, Any], parts: Mapping[str, int], context: Context) -> list[_Kind]:
     """The kinds as jobs; one precision and the slowest network rate for all of them."""
     total = sum(parts.values())
-    layout = {n for n in (*COLUMNS, "recompute_layers", "global_batch")}
+    layout = {*decided_axes(), "global_batch"}
     question = {n: v for n, v in stated.items() if n not in layout}
     devices = [context.db.device(key) for key in parts]
     if "precision" not in question:
@@ -157,24 +159,20 @@ def _space(kinds: Sequence[_Kind], stated: Mapping[str, Any]) -> Space:
     """Layouts of the whole cluster; schedules that bear uneven stages only."""
     base, total = kinds[0].job, sum(k.count for k in kinds)
     batch = int(stated["global_batch"])
-    sizes = {**stated, "n_gpus": total, "seq_len": base.cells["seq_len"]}
+    sizes = {**with_defaults(stated, base.profile), "n_gpus": total, "seq_len": base.cells["seq_len"]}
     sizes.setdefault("micro_batch", tuple(divisors(batch, 64)))
     levels = sizes["micro_batch"] if isinstance(sizes["micro_batch"], tuple) else (sizes["micro_batch"],)
     if any(batch % m for m in levels):
         raise UsageError(f"micro_batch={levels[0]} does not divide the global batch of {batch}")
     # Shares are uneven, so dp need not divide the batch: the enumerator sees one that every dp divides.
     sizes["global_batch"] = total * math.lcm(*levels)
-    sizes.setdefault("shard_group", 0)
-    sizes.setdefault("recompute", None)
+    sizes = {"shard_group": (None,), "recompute": (None,), **sizes, "vpp": 1}
+    sizes["schedule"] = sizes.get("schedule", "1f1b")  # or none, the absence of a pipeline
     c = base.columns
     domain = min(k.job.cluster.domain for k in kinds)
     sizes = {n: v for n, v in sizes.items() if v is not None}
     selective = not c["flash"] or c["selective_kept"] < 1
-    space = make_space(sizes, int(c["layers"]), base.model.heads, base.model.experts, domain, selective)
-    chosen: dict[str, tuple[Any, ...]] = {"schedule": ("1f1b",), "vpp": (1,)}
-    if "recompute" not in stated:
-        chosen["recompute"] = (AUTOMATIC,)
-    return Space(**{**vars(space), "levels": {**space.levels, **chosen}})
+    return make_space(sizes, int(c["layers"]), base.model.heads, base.model.experts, domain, selective)
 
 
 def _search(
@@ -192,7 +190,7 @@ def _search(
             part = {n: column[wanted] for n, column in block.items()}
             found = assess(part, kinds, int(stated["global_batch"]))
             works = np.all(found["shares"] >= 1, axis=0)
-            fits = np.all(found["fill"] <= 1.0, axis=0) & works
+            fits = np.all(jobs.may_fit(found["fill"]), axis=0) & works
             evaluated += len(fits)
             feasible += int(np.count_nonzero(fits))
             rejected[IDLE] += int(np.count_nonzero(~works))
@@ -209,23 +207,22 @@ def _keep(
     top: int,
     manner: str,
 ) -> list[dict[str, Any]]:
-    risky = np.where(found["fill"].max(axis=0) > jobs.RISKY_FILL, 1 + TIE, 1.0)
-    key = np.where(fits, found["step"] * risky, np.inf)
-    for i in np.argsort(key, kind="stable")[:top]:
-        if np.isfinite(key[i]):
+    fit = jobs.fit_code(found["fill"].max(axis=0))
+    for i in np.lexsort((found["step"], fit, ~fits))[:top]:
+        if fits[i]:
             row = {n: int(column[i]) for n, column in part.items()}
             best.append(
                 {
                     "manner": manner,
                     "columns": row,
-                    "key": float(key[i]),
+                    "key": (int(fit[i]), float(found["step"][i])),
                     "step": float(found["step"][i]),
                     "shares": [int(s) for s in found["shares"][:, i]],
                     "memory": [float(m) for m in found["memory"][:, i]],
                     "fill": [float(m) for m in found["fill"][:, i]],
                 }
             )
-    best.sort(key=lambda r: (r["key"], r["manner"], [r["columns"][n] for n in COLUMNS]))
+    best.sort(key=lambda r: (r["key"], r["manner"], [r["columns"][n] for n in searched_axes()]))
     return best[:top]
 
 

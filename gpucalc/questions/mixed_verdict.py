@@ -7,7 +7,7 @@ from typing import Any
 
 from gpucalc.core.errors import UsageError
 from gpucalc.jobs.context import Context
-from gpucalc.layouts.space import COLUMNS
+from gpucalc.layouts.axes import searched_axes
 from gpucalc.questions.plan import TIE
 from gpucalc.questions.plan import plan as plan_alone
 
@@ -18,7 +18,7 @@ def parts_alone(stated: Mapping[str, Any], parts: Mapping[str, int], context: Co
     A layout stated for the whole cluster is none of a part, so each part is free to choose.
     """
     rows = []
-    free = {n: v for n, v in stated.items() if n not in COLUMNS}
+    free = {n: v for n, v in stated.items() if n not in searched_axes()}
     for key, count in parts.items():
         row: dict[str, Any] = {"gpu": key, "n_gpus": count, "layout": "", "pred_step_time_s": None}
         try:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,13 +14,15 @@ import numpy as np
 
 from gpucalc.core.columns import cell_text
 from gpucalc.core.errors import UsageError
-from gpucalc.core.vocabulary import CP_KINDS, RECOMPUTES, SCHEDULES
+from gpucalc.database.profiles import Profile
 from gpucalc.estimate.training import estimate_training, least_step_time
 from gpucalc.jobs import training as jobs
 from gpucalc.jobs.context import Context
-from gpucalc.layouts.axes import decided_axes
-from gpucalc.layouts.label import Layout
-from gpucalc.layouts.space import AUTOMATIC, BLOCK, COLUMNS, CUT, Space, block_columns, blocks, cuts, make_space, skip
+from gpucalc.layouts import rules, verdicts
+from gpucalc.layouts.axes import AUTOMATIC, AXES, CUT, LAYER, decided_axes, degree_axes, searched_axes
+from gpucalc.layouts.label import layout_label
+from gpucalc.layouts.schedules import default_schedule
+from gpucalc.layouts.space import BLOCK, Space, block_columns, blocks, cut_axes, cuts, make_space, skip
 
 OBJECTIVES = ("throughput", "mfu", "memory", "pareto")
 MEMORY = "fits in memory"
@@ -45,11 +50,15 @@ _Miss = tuple[float, dict[str, int]]  # memory over capacity of the layout that 
 
 @dataclass
 class _Best:
-    """The best rows so far: layout columns beside step time (of risky ones a tie more) and memory fill."""
+    """The best rows so far, those that fit before risky ones: layout columns beside step time and memory fill."""
 
     columns: dict[str, np.ndarray]
     time: np.ndarray
     memory: np.ndarray
+
+    def beats(self, bound: float, top: int) -> bool:
+        """Whether no layout that takes at least `bound` can come among the best."""
+        return len(self.time) >= top and bool(self.time[-1] < bound) and jobs.fit_of(self.memory[-1]) == "fits"
 
 
 def plan(
@@ -103,6 +112,8 @@ class Asked:
 def ask(cells: Mapping[str, Any], context: Context) -> Asked:
     """Complete a question; a layout cell may hold a tuple of the values that the search may take.
 
+    None in such a tuple is the default of the axis: the profile's, or what follows from the others.
+
     Raises UsageError when the question itself is wrong.
     """
     stated = {name: value for name, value in cells.items() if value is not None}
@@ -119,27 +130,44 @@ def ask(cells: Mapping[str, Any], context: Context) -> Asked:
     if problems:
         raise UsageError(*problems)
     base.columns["recompute_layers"] = float(stated.get("recompute_layers", 0))
-    space = _space(stated, base)
+    space = _space(with_defaults(stated, base.profile), base)
     return Asked(stated, question, base, space, notes)
+
+
+def with_defaults(stated: Mapping[str, Any], profile: Profile) -> dict[str, Any]:
+    """Layout cells of a search in which None, as the one value of an axis, is replaced by what it means."""
+    found = dict(stated)
+    for name in ("zero_stage", "sequence_parallel"):
+        if found.get(name) == (None,):
+            found[name] = profile.defaults[name]
+    if found.get("schedule") == (None,):
+        chunks = found.get("vpp", (1, 2))  # not stated: with chunks and without
+        several = chunks if isinstance(chunks, tuple) else (chunks,)
+        found["schedule"] = tuple(dict.fromkeys(default_schedule(2, vpp) for vpp in several))
+    return found
 
 
 def _impossible(stated: Mapping[str, Any], base: jobs.Job) -> list[str]:
     """Stated sizes that no layout of the cluster and the model can have, each with the nearest that can."""
-    n, heads, layers = base.cluster.n_gpus, base.model.heads, int(base.columns["layers"])
+    n = base.cluster.n_gpus
     problems = []
-    for name in ("tp", "pp", "cp", "dp"):
+    for name in degree_axes():
         value = stated.get(name)
-        if not isinstance(value, int):
-            continue
-        if n % value:
-            problems.append(
-                f"{name}={value} does not divide the {n} GPUs; {name}={jobs.largest_divisor(n, value)} does"
-            )
-        elif name == "tp" and heads and heads % value:
-            near = jobs.largest_divisor(heads, value)
-            problems.append(f"tp={value} does not divide the {heads} heads; tp={near} does")
-        elif name == "pp" and value > layers:
-            problems.append(f"pp={value} is more stages than the {layers} layers")
+        if isinstance(value, int) and n % value:
+            near = jobs.largest_divisor(n, value)
+            problems.append(f"{name}={value} does not divide the {n} GPUs; {name}={near} does")
+    single = {name: value for name, value in stated.items() if name in AXES and not isinstance(value, tuple)}
+    full = {**{name: 1 for name in degree_axes()}, "ep": 1, "etp": 1, "vpp": 1, "micro_batch": 1, **single}
+    full.setdefault("schedule", "none")
+    if "dp" not in single:
+        full["dp"] = max(1, n // math.prod(full[name] for name in degree_axes()))
+    sizes = jobs.layout_sizes(base.cells, base.model, base.cluster)
+    c = rules.facts({**base.cells, **full}, sizes)
+    for rule in rules.rules():
+        axes = rules.axes_read(rule)
+        told = any(text.startswith(f"{name}=") for name in axes for text in problems)
+        if rule.refuses and not told and axes <= set(single) and not rule.holds(c):
+            problems.append(verdicts.with_hint(rule, c))
     return problems
 
 
@@ -161,11 +189,8 @@ def _space(stated: Mapping[str, Any], base: jobs.Job) -> Space:
     selective = not c["flash"] or c["selective_kept"] < 1
     sizes = {**stated, "n_gpus": base.cluster.n_gpus, "seq_len": base.cells["seq_len"]}
     space = make_space(sizes, int(c["layers"]), base.model.heads, base.model.experts, base.cluster.domain, selective)
-    chosen = base.context.profile or stated.get("framework")
-    offered = base.profile.defaults.get("schedules")
-    if chosen and offered:
-        space = Space(**{**vars(space), "allowed_schedules": frozenset(offered)})
-    return space
+    offered = jobs.offered_schedules(base.profile if base.context.profile or stated.get("framework") else None)
+    return space if offered is None else dataclasses.replace(space, offered=np.array(offered))
 
 
 def _search(
@@ -183,7 +208,7 @@ def _search(
 
     def go_on(place: int) -> bool:
         nonlocal reached
-        if best is None or bounds is None or len(best.time) < top or bounds[place] <= best.time[-1]:
+        if best is None or bounds is None or not best.beats(bounds[place], top):
             return True
         reached = place
         return False
@@ -195,8 +220,8 @@ def _search(
             np.broadcast_to(ledger[path], (rows,)) for path in ("time/step", "memory/fill", "symbol/full_share")
         )
         # A partial recomputation of no or all layers is one of the other alternatives again.
-        same = (block["recompute"] == AUTOMATIC) & ((share <= 0) | (share >= 1))
-        fits = (fill <= 1.0) & ~same
+        same = duplicates(space, block["recompute"], share)
+        fits = jobs.may_fit(fill) & ~same
         evaluated += rows - int(np.count_nonzero(same))
         feasible += int(np.count_nonzero(fits))
         if fits.any():
@@ -204,7 +229,7 @@ def _search(
         elif best is None:
             index = int(np.argmin(fill))
             if miss is None or fill[index] < miss[0]:
-                miss = (float(fill[index]), {n: int(block[n][index]) for n in COLUMNS})
+                miss = (float(fill[index]), {n: int(block[n][index]) for n in searched_axes()})
         ledger.entries.clear()  # terms and scopes point at each other, and would wait for the garbage collector
         if progress is not None:
             progress(evaluated)
@@ -215,16 +240,23 @@ def _search(
 
 def _bounds(order: np.ndarray, base: jobs.Job, space: Space) -> np.ndarray:
     """For each cut the least step time that any layout around it can reach."""
-    kinds = [CP_KINDS.index(kind) for kind in space.levels["cp_kind"]]
+    inner = [name for name in searched_axes() if LAYER in AXES[name].decides and AXES[name].scope != CUT]
+    kinds = np.array(list(itertools.product(*(space.levels[name] for name in inner))), dtype=np.int64)
     least = np.full(len(order), np.inf)
     size = max(1, BLOCK // len(kinds))
     for start in range(0, len(order), size):
         part = order[start : start + size]
-        block = {name: np.tile(part[:, i], len(kinds)) for i, name in enumerate(CUT)}
-        block["cp_kind"] = np.repeat(kinds, len(part))
-        times = np.broadcast_to(least_step_time(block_columns(base.columns, block)), (len(block["cp_kind"]),))
+        block = {name: np.tile(part[:, i], len(kinds)) for i, name in enumerate(cut_axes())}
+        block |= {name: np.repeat(kinds[:, i], len(part)) for i, name in enumerate(inner)}
+        times = np.broadcast_to(least_step_time(block_columns(base.columns, block)), (len(kinds) * len(part),))
         least[start : start + size] = times.reshape(len(kinds), len(part)).min(axis=0)
     return least
+
+
+def duplicates(space: Space, recompute: np.ndarray, share: np.ndarray) -> np.ndarray:
+    """Rows of automatic recomputation that recompute no or all layers, where the search lists that layout itself."""
+    none, full = (AXES["recompute"].code(kind) in space.levels["recompute"] for kind in ("none", "full"))
+    return (recompute == AUTOMATIC) & (((share <= 0) & none) | ((share >= 1) & full))
 
 
 def _merge(
@@ -239,28 +271,26 @@ def _merge(
     """The best of what was known and the fitting rows of a block, in a stable order."""
     chosen = np.flatnonzero(fits)
     if objective != "pareto" and len(chosen) > 4 * top:
-        key = (
-            fill[chosen]
-            if objective == "memory"
-            else step[chosen] * np.where(fill[chosen] > jobs.RISKY_FILL, 1 + TIE, 1.0)
-        )
+        # Risky ones behind all that fit: their times moved beyond the longest.
+        late = jobs.fit_code(fill[chosen]) * (1.0 + step[chosen].max())
+        key = fill[chosen] if objective == "memory" else step[chosen] + late
         limit = np.partition(key, top - 1)[top - 1]
         chosen = chosen[key <= limit]
-    columns = {name: block[name][chosen] for name in COLUMNS}
-    # A layout that may run out of memory must be faster by more than a tie to come before one that fits.
-    time_, memory = step[chosen] * np.where(fill[chosen] > jobs.RISKY_FILL, 1 + TIE, 1.0), fill[chosen]
+    columns = {name: block[name][chosen] for name in searched_axes()}
+    time_, memory = step[chosen], fill[chosen]
     if best is not None:
-        columns = {name: np.concatenate([best.columns[name], columns[name]]) for name in COLUMNS}
+        columns = {name: np.concatenate([best.columns[name], columns[name]]) for name in searched_axes()}
         time_, memory = np.concatenate([best.time, time_]), np.concatenate([best.memory, memory])
     first, second = (memory, time_) if objective == "memory" else (time_, memory)
-    order = np.lexsort((*(columns[name] for name in reversed(COLUMNS)), second, first))
+    ranks = (second, first) if objective == "pareto" else (second, first, jobs.fit_code(memory))
+    order = np.lexsort((*(columns[name] for name in reversed(searched_axes())), *ranks))
     if objective == "pareto":
         running = np.minimum.accumulate(memory[order])
         front = np.concatenate([[True], memory[order][1:] < running[:-1]])
         order = order[front]
     else:
         order = order[:top]
-    return _Best({name: columns[name][order] for name in COLUMNS}, time_[order], memory[order])
+    return _Best({name: columns[name][order] for name in searched_axes()}, time_[order], memory[order])
 
 
 def _spread(front: _Best, top: int) -> _Best:
@@ -273,16 +303,8 @@ def _spread(front: _Best, top: int) -> _Best:
 
 def layout_cells(columns: Mapping[str, Any]) -> dict[str, Any]:
     """Row cells of one candidate's integers."""
-    c = {name: int(columns[name]) for name in COLUMNS}
-    cells: dict[str, Any] = {n: c[n] for n in ("tp", "pp", "dp", "cp", "ep", "etp", "vpp", "micro_batch", "zero_stage")}
-    cells["sequence_parallel"] = bool(c["sequence_parallel"])
-    cells["schedule"] = SCHEDULES[c["schedule"]]
-    cells["cp_kind"] = CP_KINDS[c["cp_kind"]]
-    if c["shard_group"]:
-        cells["shard_group"] = c["shard_group"]
-    if c["recompute"] != AUTOMATIC:
-        cells["recompute"] = RECOMPUTES[c["recompute"]]
-    return cells
+    cells = {name: AXES[name].cell(int(columns[name])) for name in searched_axes()}
+    return {name: cell for name, cell in cells.items() if cell is not None}
 
 
 def _rows(
@@ -291,10 +313,9 @@ def _rows(
     """The ranked rows, evaluated again from their cells: what `explain` and `eval` will say of them."""
     if best is None:
         return []
-    fixed = {n: stated[n] for n in ("offload_optimizer", "offload_activations", "recompute_layers") if n in stated}
-    chosen = [
-        {**question, **fixed, **layout_cells({n: best.columns[n][i] for n in COLUMNS})} for i in range(len(best.time))
-    ]
+    fixed = {n: stated[n] for n, axis in AXES.items() if n in stated and not axis.scope}
+    layouts = [layout_cells({n: best.columns[n][i] for n in searched_axes()}) for i in range(len(best.time))]
+    chosen = [{**question, **fixed, **layout} for layout in layouts]
     resolved = [jobs.resolve(cells, context) for cells in chosen]
     predicted = jobs.predict(resolved)
     rows = []
@@ -309,11 +330,6 @@ def _rows(
         known |= {"gpus_per_node": one.cluster.gpus_per_node, "inter_node_gbps_per_gpu": network}
         rows.append({"layout": label, **known, **cells, **row})
     return rows
-
-
-def layout_label(cells: Mapping[str, Any], experts: int) -> str:
-    """The label of a layout's cells, which shows etp only where there are experts."""
-    return Layout.from_cells(cells if experts else {**cells, "etp": 1}).label()
 
 
 def _nearest_miss(miss: _Miss | None, base: jobs.Job, rejected: Mapping[str, int]) -> str:

@@ -59,7 +59,7 @@ def run(cells: Mapping[str, Any], question: Question, context: Context) -> RunRe
     columns, origins = run_columns(job, step, band, question, db)
     ledger = estimate_run(columns)
     _check_progress(ledger, question, job)
-    notes += [*job.warnings, *_warnings(ledger, question, job, predicted, db)]
+    notes += [*job.remarks, *_warnings(ledger, question, job, predicted, db)]
     traced = estimate_run(Columns(columns.row(0)), trace=True)
     from gpucalc.questions.explain import ledger_tree
 

@@ -15,8 +15,7 @@ from gpucalc.formulas import scaling as laws
 from gpucalc.jobs import training as jobs
 from gpucalc.jobs.context import Context
 from gpucalc.jobs.variations import Outcome, Variation, outcomes
-from gpucalc.layouts.axes import decided_axes
-from gpucalc.layouts.space import LARGEST_TP, divisors
+from gpucalc.layouts.axes import LARGEST_TP, decided_axes, divisors
 from gpucalc.questions.plan import plan
 
 MODES = ("strong", "weak", "both")
@@ -264,7 +263,7 @@ def _best_cells(
             notes += found.notes
             row = found.rows[0]
             layout = {name: row[name] for name in decided_axes() if row.get(name) is not None}
-            return {**stated, **layout}, ""
+            return {**{n: v for n, v in stated.items() if not isinstance(v, tuple)}, **layout}, ""
         reason = found.nearest_miss or reason
     return None, reason
 

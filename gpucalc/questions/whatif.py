@@ -96,7 +96,7 @@ def base_outcome(context: Context, cells: Mapping[str, Any]) -> tuple[Outcome, l
         chosen, row = fastest(context, chosen)
         notes.append(f"no layout is stated; the fastest is taken: {row['layout']}")
     job = jobs.resolve(chosen, context)
-    return outcomes([(Variation("", "as it is"), job)])[0], [*notes, *job.warnings]
+    return outcomes([(Variation("", "as it is"), job)])[0], [*notes, *job.remarks]
 
 
 def fastest(context: Context, cells: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gpucalc.core.columns import INPUT, MEASURED, TRAINING_PREDICTIONS, cell_text
+from gpucalc.core.columns import INPUT, MEASURED, TRAINING_PREDICTIONS, cell_text, parse_cell
 from gpucalc.core.errors import UsageError
 from gpucalc.jobs.context import Context
-from gpucalc.layouts.label import Layout, parse_label
+from gpucalc.layouts.axes import AXES, decided_axes
+from gpucalc.layouts.label import Layout, layout_label, read_restriction
 from gpucalc.output.delimited import csv_line
 from gpucalc.sweep.spec import ALL, CHOICES, PARETO, Spec
 
@@ -79,7 +80,8 @@ def _lines(spec: Spec, values: Mapping[str, Any], db: Database, outcome: Outcome
 
     cells = {**{n: v for n, v in values.items() if n not in (*CHOICES, "layout")}, **spec.layout}
     if values.get("layout"):
-        cells |= parse_label(values["layout"])
+        restriction = read_restriction(values["layout"])
+        cells = restriction.closed({**cells, **restriction.cells})
     context = Context(db, **{name: values.get(name) for name in CHOICES}, causal_flops=spec.causal_flops)
     if spec.keep == ALL:
         asked = ask(cells, context)
@@ -153,10 +155,11 @@ class _Frame:
     """A line with holes: the cells that all layouts of a cell share are put in place once."""
 
     def __init__(self, columns: list[str], shared: Mapping[str, str]) -> None:
-        self.varying = [name for name in columns if name in _VARYING]
+        varying = _varying()
+        self.varying = [name for name in columns if name in varying]
         pieces, fixed = [], []
         for name in columns:
-            if name in _VARYING:
+            if name in varying:
                 pieces.append("%s")
             else:
                 fixed.append(name)
@@ -164,9 +167,9 @@ class _Frame:
         self.line = ",".join(pieces) + "\n"
 
 
-_COUNTS = ("tp", "pp", "dp", "cp", "ep", "etp", "vpp", "micro_batch", "zero_stage")
-_WORDS = ("layout", "shard_group", "sequence_parallel", "schedule", "cp_kind", "recompute", "recompute_layers")
-_VARYING = frozenset((*_COUNTS, *_WORDS, *TRAINING_PREDICTIONS))
+def _varying() -> frozenset[str]:
+    """The columns in which the layouts of a cell differ."""
+    return frozenset(("layout", *decided_axes(), *TRAINING_PREDICTIONS))
 
 
 def _block_text(frame: _Frame, block: Mapping[str, np.ndarray], ledger: Ledger, asked: Asked) -> tuple[str, int]:
@@ -174,7 +177,7 @@ def _block_text(frame: _Frame, block: Mapping[str, np.ndarray], ledger: Ledger, 
     import numpy as np
 
     from gpucalc.jobs.training import PREDICTIONS
-    from gpucalc.layouts.space import AUTOMATIC
+    from gpucalc.questions.plan import duplicates
 
     length = len(block["tp"])
 
@@ -182,9 +185,8 @@ def _block_text(frame: _Frame, block: Mapping[str, np.ndarray], ledger: Ledger, 
         return np.broadcast_to(np.asarray(ledger[path], dtype=float), (length,))
 
     share, depth, fill = column("symbol/full_share"), column("stage/layers/second"), column("memory/fill")
-    kept = np.flatnonzero(~((block["recompute"] == AUTOMATIC) & ((share <= 0) | (share >= 1))))
-    texts: dict[str, list[str]] = {name: [str(v) for v in block[name][kept].tolist()] for name in _COUNTS}
-    texts |= _words({name: values[kept].tolist() for name, values in block.items()}, share[kept], depth[kept], asked)
+    kept = np.flatnonzero(~duplicates(asked.space, block["recompute"], share))
+    texts = _words({name: values[kept].tolist() for name, values in block.items()}, share[kept], depth[kept], asked)
     numbers = {name: column(path)[kept] * factor for name, (path, factor) in PREDICTIONS.items()}
     low, high = _bands(asked, block["zero_stage"][kept])
     numbers["pred_step_time_low_s"] = numbers["pred_step_time_s"] * low
@@ -199,56 +201,51 @@ def _block_text(frame: _Frame, block: Mapping[str, np.ndarray], ledger: Ledger, 
 
 
 def _words(block: Mapping[str, list[int]], share: np.ndarray, depth: np.ndarray, asked: Asked) -> dict[str, list[str]]:
-    from gpucalc.core.vocabulary import CP_KINDS, RECOMPUTES, SCHEDULES
+    """The text of each axis, of the recomputation used, and of the label."""
     from gpucalc.jobs.training import recompute_text
-    from gpucalc.layouts.space import AUTOMATIC
 
-    stated = [None if code == AUTOMATIC else RECOMPUTES[code] for code in block["recompute"]]
-    used = [recompute_text(s, a, b) for s, a, b in zip(stated, share.tolist(), depth.tolist(), strict=True)]
-    split = [text.partition(":") for text in used]
-    words = {
-        "shard_group": [str(v) if v else "" for v in block["shard_group"]],
-        "sequence_parallel": ["yes" if v else "no" for v in block["sequence_parallel"]],
-        "schedule": [SCHEDULES[v] for v in block["schedule"]],
-        "cp_kind": [CP_KINDS[v] for v in block["cp_kind"]],
-        "pred_recompute": used,
-        "recompute": [kind for kind, _, _ in split],
-        "recompute_layers": [layers for _, _, layers in split],
-    }
-    experts = asked.base.model.experts
-    fixed = tuple((n, asked.stated[n]) for n in ("offload_optimizer", "offload_activations") if n in asked.stated)
-    counts = zip(*(block[name] for name in _COUNTS), strict=True)
-    rest = zip(*(words[name] for name in words if name != "pred_recompute"), strict=True)
-    words["layout"] = [
-        _label_head(c[:-1], experts) + _label_tail(c[-1], r, c[1] > 1, c[6] > 1, fixed)
-        for c, r in zip(counts, rest, strict=True)
+    words: dict[str, list[str]] = {}
+    for name, codes in block.items():
+        known = {code: cell_text(AXES[name].cell(code)) for code in set(codes)}
+        words[name] = [known[code] for code in codes]
+    used = [
+        recompute_text(stated or None, a, b)
+        for stated, a, b in zip(words["recompute"], share.tolist(), depth.tolist(), strict=True)
     ]
-    return words
+    split = [text.partition(":") for text in used]
+    words |= {"recompute": [kind for kind, _, _ in split], "recompute_layers": [layers for _, _, layers in split]}
+    names = [name for name in AXES if name in words]
+    place = names.index(_LAST_OF_HEAD) + 1
+    first, last = tuple(names[:place]), tuple(names[place:])
+    fixed = tuple((n, asked.stated[n]) for n in AXES if n in asked.stated and n not in words)
+    heads = zip(*(block[name] for name in first), strict=True)
+    tails = zip(*(words[name] for name in last), strict=True)
+    pp, vpp, experts = first.index("pp"), first.index("vpp"), asked.base.model.experts
+    words["layout"] = [
+        _label_head(first, head, experts) + _label_tail(last, tail, head[pp] > 1, head[vpp] > 1, fixed)
+        for head, tail in zip(heads, tails, strict=True)
+    ]
+    return {"pred_recompute": used, **words}
+
+
+_LAST_OF_HEAD = "micro_batch"  # up to here the axes of a label are numbers that blocks repeat
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def _label_head(counts: tuple[int, ...], experts: int) -> str:
+def _label_head(names: tuple[str, ...], counts: tuple[int, ...], experts: int) -> str:
     """The part of a label that the degrees and the micro-batch decide; blocks repeat few of them."""
-    from gpucalc.questions.plan import layout_label
-
-    return layout_label(dict(zip(_COUNTS, counts, strict=False)), experts)
+    return layout_label(dict(zip(names, counts, strict=True)), experts)
 
 
 @functools.lru_cache(maxsize=1 << 16)
 def _label_tail(
-    zero_stage: int, rest: tuple[str, ...], staged: bool, chunked: bool, fixed: tuple[tuple[str, bool], ...]
+    names: tuple[str, ...], texts: tuple[str, ...], staged: bool, chunked: bool, fixed: tuple[tuple[str, Any], ...]
 ) -> str:
     """The rest of a label, with its leading dash; whether a schedule is the default depends on pp and vpp above 1."""
-    shard, parallel, schedule, kind, recompute, layers = rest
     cells: dict[str, Any] = {"pp": 1 + staged, "vpp": 1 + chunked}
     head = Layout.from_cells(cells).label() if staged or chunked else ""
-    cells |= {"zero_stage": zero_stage, "sequence_parallel": parallel == "yes", "schedule": schedule}
-    cells |= {"cp_kind": kind, "recompute": recompute, **dict(fixed)}
-    if shard:
-        cells["shard_group"] = int(shard)
-    if layers:
-        cells["recompute_layers"] = int(layers)
-    label = Layout.from_cells(cells).label()
+    cells |= {name: parse_cell(name, text) for name, text in zip(names, texts, strict=True)}
+    label = Layout.from_cells({**cells, **dict(fixed)}).label()
     return label.removeprefix(head) if head else f"-{label}"
 
 

@@ -251,11 +251,11 @@ def _contradictions(
         both = [name for name in (*axes, *layout) if name in searched_axes()]
         if both:
             yield f"layout states layouts; {', '.join(dict.fromkeys(both))} cannot be stated beside it"
-        from gpucalc.layouts.label import parse_label
+        from gpucalc.layouts.label import read_restriction
 
         for text in axes["layout"]:
             try:
-                parse_label(str(text))
+                read_restriction(str(text))
             except UsageError as error:
                 yield f"[{where}] layout {text!r}: {error}"
 
