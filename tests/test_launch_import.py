@@ -131,6 +131,13 @@ def test_accelerate_round_trip(cells: dict[str, Any]) -> None:
 
 
 @QUICK
+@given(layouts(("llama-3.1-8b", "llama-3.1-70b", "qwen3-30b-a3b")))
+def test_bridge_round_trip(cells: dict[str, Any]) -> None:
+    cells |= {"offload_optimizer": False}
+    round_trip(cells, "nemo", "nemo", model=cells["model"])
+
+
+@QUICK
 @given(layouts(("llama-3.1-8b", "llama-3.1-70b", "llama-2-13b")))
 def test_nanotron_round_trip(cells: dict[str, Any]) -> None:
     cells |= {"vpp": 1, "zero_stage": 1, "offload_optimizer": False, "precision": "bf16", "cp_kind": "ring"}

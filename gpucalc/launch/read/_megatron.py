@@ -9,13 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpucalc.core.errors import DataError
+from gpucalc.core.errors import DataError, GpucalcError
 from gpucalc.launch import legality
 from gpucalc.launch.flags import Flag, flags
 from gpucalc.launch.read import _values
 from gpucalc.launch.read._megatron_pipeline import deal
 from gpucalc.launch.read.shell.command import near_flag
 from gpucalc.launch.shapes import same_shapes
+from gpucalc.models.model import load_model
 
 INTEGERS = {
     "--num-layers": "layers",
@@ -60,7 +61,7 @@ INTEGERS = {
 ZERO_OR_MORE = {"--mtp-num-layers": "mtp_layers"}
 CHOICES: dict[str, tuple[str, tuple[str, ...]]] = {
     "--data-parallel-sharding-strategy": ("strategy", ("no_shard", "optim", "optim_grads", "optim_grads_params")),
-    "--recompute-granularity": ("granularity", ("full", "selective")),
+    "--recompute-granularity": ("granularity", ("full", "selective", "none")),
     "--recompute-method": ("recompute_method", ("uniform", "block")),
     "--fp8-format": ("fp8", ("e4m3", "hybrid")),
     "--fp8-recipe": ("fp8_recipe", ("tensorwise", "delayed", "mxfp8", "blockwise", "custom")),
@@ -136,9 +137,10 @@ class Arguments:
         cells |= self._shape()
         for name in ("tp", "pp", "cp", "ep"):
             cells[name] = f.get(name, 1)
-        if cells.get("experts") or (self.given.get("model") and cells["ep"] > 1):
+        mixture = bool(cells.get("experts")) or self._model_has_experts()
+        if mixture:
             cells["etp"] = f.get("etp", cells["tp"])
-        elif f.get("etp", cells["tp"]) != cells["tp"] and "etp" in f and not self.given.get("model"):
+        elif f.get("etp", cells["tp"]) != cells["tp"] and "etp" in f:
             self.notes.append("--expert-tensor-parallel-size has no meaning without experts")
         self._batch(cells)
         cells |= deal(f, cells, self.problems, self.notes)
@@ -246,6 +248,14 @@ class Arguments:
         if not self.given.get("model") and not lacking:
             self._name(cells, latent)
         return cells
+
+    def _model_has_experts(self) -> bool:
+        """Whether the model that is named beside the settings is a mixture."""
+        name = self.given.get("model")
+        try:
+            return bool(name) and load_model(str(name)).experts > 0
+        except GpucalcError:
+            return False  # the row says what is wrong with the name
 
     def _name(self, cells: dict[str, Any], latent: bool) -> None:
         f = self.flags
@@ -438,8 +448,8 @@ class Arguments:
             found["fused_norm"] = False
             if f.get("fp8"):
                 self.problems.append("--transformer-impl local has no FP8: it needs transformer_engine")
-        gate = "--no-bias-swiglu-fusion" if cells.get("gated_mlp") else "--no-bias-gelu-fusion"
-        if f.get(gate) or f.get("--openai-gelu"):
+        gates = {True: ["swiglu"], False: ["gelu"], None: ["swiglu", "gelu"]}[cells.get("gated_mlp")]
+        if any(f.get(f"--no-bias-{gate}-fusion") for gate in gates) or f.get("--openai-gelu"):
             found["fused_gate"] = False
         if f.get("--no-rope-fusion"):
             found["fused_rope"] = False
@@ -448,7 +458,7 @@ class Arguments:
         graph = f.get("cuda_graph", "none")
         if graph != "none" or f.get("--enable-cuda-graph") or f.get("--external-cuda-graph"):
             found["cuda_graphs"] = "full" if graph == "full_iteration" else "layer"
-        if "experts" in f:
+        if cells.get("etp"):
             kind = f.get("dispatcher", "allgather")
             fused = kind == "flex" or f.get("--moe-enable-deepep")
             found["dispatcher"] = "fused" if fused else kind

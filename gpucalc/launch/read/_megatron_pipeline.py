@@ -33,7 +33,9 @@ def deal(f: Mapping[str, Any], cells: Mapping[str, Any], problems: list[str], no
     uneven = [f[n] for n in ("first_layers", "last_layers") if n in f]
     if uneven and any(ends):
         problems.append("--decoder-first/last-pipeline-num-layers exclude --account-for-… in the pipeline split")
-    if uneven:
+    if f.get("partition"):
+        depth = -(-layers // pp)  # the engine deals layers to stages itself, unevenly where it must
+    elif uneven:
         depth = _uneven(layers, pp, uneven, problems)
     else:
         # The embedding and the loss each count as one layer of the first and the last stage.

@@ -96,6 +96,8 @@ def overrides(launch: Launch) -> dict[str, Any]:
     if group and group != launch.replicas:
         values["ddp.num_distributed_optimizer_instances"] = launch.replicas // group
     values["mixed_precision"] = MIXED_PRECISION[c["precision"]]
+    if launch.gradient_bytes <= 2:
+        values["mixed_precision.grad_reduce_in_fp32"] = False  # the recipes' own is fp32
     if c["recompute"] == "none":
         values["model.recompute_granularity"] = "null"
     else:
@@ -126,10 +128,6 @@ def start(launch: Launch) -> LaunchCommand:
     comments = list(launch.comments)
     if preset not in SETTLED:
         comments.append("the recipe is named as in Megatron-Bridge 0.3.1; later releases add GPUs and precision to it")
-    if launch.gradient_bytes <= 2:
-        comments.append(
-            "Megatron-Bridge reduces gradients in fp32, where the estimate took bf16: 2 bytes a parameter more"
-        )
     comments.append("data and number of steps are placeholders")
     result = LaunchCommand("", program, environment=base.environment, comments=tuple(comments))
     result.text = TORCHRUN.script(launch, result)
