@@ -85,10 +85,11 @@ def formulas() -> Pages:
 
 
 def _sources(cited: set[str]) -> list[str]:
+    from gpucalc.database.reader import Database
     from gpucalc.database.references import references
 
     lines = [GENERATED, "", "# Sources of the formulas", ""]
-    known = references()
+    known = references(Database())
     for key in sorted(cited):
         source = known[key]
         where = f" {source.locator}" if getattr(source, "locator", "") else ""

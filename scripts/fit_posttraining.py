@@ -77,7 +77,7 @@ class Model:
         known = self.plain[place]
         if known["pred_error"]:
             return known
-        tuning = read_tuning(self.records[place], lambda text: choose_recipe(text, self.db.dirs))
+        tuning = read_tuning(self.records[place], lambda text: choose_recipe(text, self.db))
         if tuning.algorithm in SUPERVISED:
             return {**known, "pred_peak_mem_gib": self._memory(place, tuning, constants)}
         policy = {name: constants[name] for name in ("rollout_ratio", "driver_seconds")}
@@ -169,7 +169,7 @@ def _without_hooks(records: Sequence[dict[str, str]], db: Database, held: dict[s
     for record in records:
         if "Qwen" not in record["source"]:
             continue
-        tuning = read_tuning(record, lambda text: choose_recipe(text, db.dirs))
+        tuning = read_tuning(record, lambda text: choose_recipe(text, db))
         if not str(tuning.cells.get("framework", "")).endswith("ZeRO-3"):
             continue
         plain = posttraining_job.evaluate_posttraining([{**record, "framework": "deepspeed trainer"}], Context(db))[0]
@@ -235,10 +235,11 @@ def write(constants: Mapping[str, float], held: Sequence[Mapping[str, Any]]) -> 
         text = re.sub(rf"(?m)^({name} = {{ value = )[-+.\de]+", rf"\g<1>{constants[name]:g}", text)
         path.write_text(text, encoding="utf-8")
     path = root / "calibration" / "posttraining.csv"
+    shipped = policy_constants(Database())
     lines = path.read_text(encoding="utf-8").splitlines()
     for at, line in enumerate(lines):
         name = line.split(",", 1)[0]
-        if name in policy_constants((root,)):
+        if name in shipped:
             cells = line.split(",", 5)
             lines[at] = ",".join([name, f"{constants[name]:g}", *cells[2:]])
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -168,7 +168,7 @@ def page(found: Mapping[str, Any]) -> str:
     )  # fmt: skip
     constants, count = constants_table()
     ranking = [line for line in found["ranking"] if " groups, " in line["group"]]
-    band = bands(files.database_dirs())
+    band = bands(Database())
     fit_headings = ["predictions", "ran", "predicted to fit", "risky", "out of memory", "predicted so", "risky",
                     "balanced, %", "found, %"]  # fmt: skip
     fit_keys = ("group", "ran", "ran_and_fits", "ran_and_risky", "ended_oom", "ended_oom_and_oom",

@@ -128,7 +128,7 @@ def test_profile_of_an_overlay(text: str, tmp_path: Path) -> None:
     (folder / "a.toml").write_text(text)
     (folder / "b.toml").write_text("extends = 'a'")
     with pytest.raises(DataError, match=r"a\.toml: "):
-        load_profile("a", Database((str(tmp_path),)).dirs)
+        load_profile("a", Database((str(tmp_path),)))
 
 
 def test_pipe_in_an_overlay_does_not_hang_a_sweep(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucalc.core.errors import DataError
-from gpucalc.database import files
-from gpucalc.database.bands import ASSUMED_KERNELS, FAMILIES, band, bands, family_of, parse_bands, widened
+from gpucalc.database.bands import band, bands, family_of, widened
 from gpucalc.database.reader import Database
+from gpucalc.database.tables import ASSUMED_KERNELS, FAMILIES, parse_table
 from gpucalc.jobs.context import Context
 from gpucalc.jobs.training import resolve
 
@@ -43,8 +43,8 @@ def test_family(db: Database, family: str, cells: dict[str, object]) -> None:
     assert family_of(job(db, **cells)) == family
 
 
-def test_every_family_has_a_band_around_one() -> None:
-    table = bands(files.database_dirs())
+def test_every_family_has_a_band_around_one(db: Database) -> None:
+    table = bands(db)
     assert set(table) == {*FAMILIES, ASSUMED_KERNELS}
     for low, high in table.values():
         assert 0.2 < low < 1 < high < 3
@@ -54,7 +54,7 @@ def test_assumed_kernels_widen_the_band(db: Database) -> None:
     """The V100 has no measured kernels, the H100 has."""
     measured, assumed = band(job(db, n_gpus=8)), band(job(db, n_gpus=8, gpu="v100-sxm2-32gb", precision="fp16"))
     assert measured[2] == assumed[2] == "dense"
-    assert measured[:2] == bands(files.database_dirs())["dense"]
+    assert measured[:2] == bands(db)["dense"]
     assert assumed[0] < measured[0]
     assert assumed[1] > measured[1]
 
@@ -81,5 +81,5 @@ def test_widened_by_hand() -> None:
      "family,low,high\ndense,0,2\n", "family,low,high\ndense,0.9,inf\n"],
 )  # fmt: skip
 def test_wrong_tables_are_told(text: str) -> None:
-    with pytest.raises(DataError, match=r"bands\.csv: row 2"):
-        parse_bands(text, "bands.csv")
+    with pytest.raises(DataError, match=r"bands\.csv: (row 2|no column high)"):
+        parse_table("bands", text, "bands.csv")

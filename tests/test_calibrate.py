@@ -44,7 +44,7 @@ def true_times(
     """Sizes and microseconds of an operation where `truth` replaces the shipped constants."""
     cluster = cluster_of(db, place, ranks, hosts, "")
     rows = [{"op": op, "n_gpus": str(ranks), "bytes": str(size), "time_us": "1"} for size in SIZES]
-    constants = {**collective_constants(cluster), **truth}
+    constants = {**collective_constants(cluster, db), **truth}
     seconds = Collectives(rows, [cluster] * len(rows)).seconds(constants)
     spread = np.exp(np.random.default_rng(seed).normal(0.0, noise, len(seconds)))
     return list(zip(SIZES, (seconds * spread * 1e6).tolist(), strict=True))
@@ -119,7 +119,7 @@ def test_a_switch_that_adds_nothing_up_is_found(tmp_path: Path, db: Database) ->
     write_overlay(tmp_path / "overlay", result.constants)
     overlay = Database((tmp_path / "overlay",))
     cluster = resolve_cluster(overlay, "h100-sxm-80gb", 8)
-    assert {row["algorithm"] for row in comm("all_reduce", 2**30, cluster, overlay.dirs[1:])} == {"ring"}
+    assert {row["algorithm"] for row in comm("all_reduce", 2**30, cluster, overlay)} == {"ring"}
 
 
 def test_one_operation_on_one_group_leaves_what_it_cannot_tell_apart(tmp_path: Path, db: Database) -> None:
@@ -160,7 +160,7 @@ def test_a_constant_that_mirrors_another_is_not_determined(db: Database) -> None
     rows = [{"op": "alltoall", "n_gpus": "8", "bytes": str(s), "time_us": "1"} for s in SIZES]
     data = Collectives(rows, [cluster] * len(rows))
     both = ("link_efficiency", "all_to_all_efficiency")
-    free, reasons = determined(data, collective_constants(cluster), both)
+    free, reasons = determined(data, collective_constants(cluster, db), both)
     assert free == ("link_efficiency",)
     assert "tell it apart from link_efficiency" in reasons["all_to_all_efficiency"]
 
@@ -185,7 +185,7 @@ def test_measured_rows_as_logs_give_back_about_what_was_fitted_to_their_tables(t
         logs.append(read_log(path))
     place = Place("a100-sxm-80gb")
     result = calibrate(db, logs, place, "2026-01-02")
-    known = collective_constants(resolve_cluster(db, "a100-sxm-80gb", 8))
+    known = collective_constants(resolve_cluster(db, "a100-sxm-80gb", 8), db)
     found = after(result)
     assert found["link_efficiency"] == pytest.approx(known["link_efficiency"], rel=0.05)
     assert found["collective_startup"] == pytest.approx(known["collective_startup"], rel=0.1)
@@ -219,7 +219,7 @@ SHAPES = [
 def product_table(db: Database, truth: dict[str, float], precision: str, noise: float, unit: str = "time_us") -> str:
     rows = [{"m": str(m), "n": str(n), "k": str(k), "time_us": "1"} for m, n, k in SHAPES]
     sample = gemm_sample(db, "h100-sxm-80gb", precision, rows)
-    constants = {**kernel_constants(db.device("h100-sxm-80gb"), precision), **truth}
+    constants = {**kernel_constants(db.device("h100-sxm-80gb"), precision, db), **truth}
     if precision == "fp8":
         constants = {n: v for n, v in constants.items() if not n.startswith("cast_")}
     seconds = gemm_model(sample.columns, constants)
@@ -246,9 +246,11 @@ def test_product_constants_of_known_truth_are_recovered(tmp_path: Path, db: Data
     assert whole.held_out_before is not None
     assert whole.held_out_after < 0.04 < whole.held_out_before
     write_overlay(tmp_path / "overlay", result.constants)
-    now = kernel_constants(db.device("h100-sxm-80gb"), "bf16", (tmp_path / "overlay",))
+    now = kernel_constants(db.device("h100-sxm-80gb"), "bf16", Database([tmp_path / "overlay"]))
     assert now["gemm_efficiency"] == pytest.approx(found["gemm_efficiency"], rel=1e-4)
-    assert now["attention_efficiency"] == kernel_constants(db.device("h100-sxm-80gb"), "bf16")["attention_efficiency"]
+    assert (
+        now["attention_efficiency"] == kernel_constants(db.device("h100-sxm-80gb"), "bf16", db)["attention_efficiency"]
+    )
 
 
 def test_eight_bit_products_without_a_cast_leave_the_cast_alone(tmp_path: Path, db: Database) -> None:
@@ -425,7 +427,7 @@ def test_an_overlay_keeps_what_it_holds(tmp_path: Path, db: Database) -> None:
     )
     logs = write_logs(tmp_path, db, H100, LINK_TRUTH, [("all_gather", 8, 1)], 0.0)
     (written,) = write_overlay(tmp_path / "overlay", calibrate(db, logs, H100, "2026-01-02").constants)
-    constants = collective_constants(resolve_cluster(db, "h100-sxm-80gb", 16), (tmp_path / "overlay",))
+    constants = collective_constants(resolve_cluster(db, "h100-sxm-80gb", 16), Database([tmp_path / "overlay"]))
     assert constants["network_efficiency"] == 0.5
     assert constants["link_efficiency"] == pytest.approx(0.7, rel=0.1)
     text = written.read_text()

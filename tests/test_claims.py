@@ -49,7 +49,7 @@ def test_the_verdict_on_a_claim(verdicts, key: str, verdict: str, said: str) -> 
 
 
 def test_the_list_is_whole(verdicts) -> None:  # type: ignore[no-untyped-def]
-    assert set(verdicts) == set(shipped_claims(DB.dirs))
+    assert set(verdicts) == set(shipped_claims(DB))
     assert "66.9" in verdicts["h100-fp64"].because
     assert any("7.14" in line for line in verdicts["nvlink-pcie"].arithmetic)
 
@@ -130,5 +130,5 @@ def test_every_kind_has_a_check_and_a_broken_list_is_told(tmp_path: Path) -> Non
     assert set(KINDS) <= set(CHECKS)
     (tmp_path / "claims.toml").write_text('[one]\ntext = "x"\nkind = "nothing"\n')
     with pytest.raises(DataError, match=r"claims\.toml: one"):
-        shipped_claims((tmp_path,))
+        shipped_claims(Database((tmp_path,)))
     shutil.rmtree(tmp_path, ignore_errors=True)

@@ -116,7 +116,7 @@ def test_a_stated_network_rate_wins(db):
 @pytest.mark.parametrize("op", OPERATIONS)
 def test_comm_agrees_with_eval(db, op):
     cluster = resolve_cluster(db, "h100", 16)
-    rows = comm(op, 2.0**28, cluster)
+    rows = comm(op, 2.0**28, cluster, db)
     assert sum(r["chosen"] for r in rows) == 1
     assert rows[0]["chosen"]
     record = {"gpu": "h100", "n_gpus": "16", "nodes": "2", "op": op, "bytes": str(2**28)}
@@ -127,15 +127,15 @@ def test_comm_agrees_with_eval(db, op):
 
 
 def test_comm_names_what_binds(db):
-    assert comm("all_reduce", 2.0**34, resolve_cluster(db, "h100", 64))[0]["bound"] == "network"
-    assert comm("all_reduce", 2.0**34, resolve_cluster(db, "h100", 8))[0]["bound"] == "link"
-    assert comm("all_reduce", 8.0, resolve_cluster(db, "h100", 8))[0]["bound"] == "latency"
-    names = {r["algorithm"] for r in comm("all_reduce", 2.0**30, resolve_cluster(db, "a100", 8))}
+    assert comm("all_reduce", 2.0**34, resolve_cluster(db, "h100", 64), db)[0]["bound"] == "network"
+    assert comm("all_reduce", 2.0**34, resolve_cluster(db, "h100", 8), db)[0]["bound"] == "link"
+    assert comm("all_reduce", 8.0, resolve_cluster(db, "h100", 8), db)[0]["bound"] == "latency"
+    names = {r["algorithm"] for r in comm("all_reduce", 2.0**30, resolve_cluster(db, "a100", 8), db)}
     assert names == {"ring"}  # no in-switch reduction before Hopper
 
 
 def test_comm_can_be_explained(db):
-    ledger = comm_ledger("all_reduce", 2.0**30, resolve_cluster(db, "h100", 64), trace=True)
+    ledger = comm_ledger("all_reduce", 2.0**30, resolve_cluster(db, "h100", 64), db, trace=True)
     assert ledger.entries["time/network/ring"].arguments["ranks"].value == 64
     terms = {term["path"]: term for term in records(ledger, ("time",))}
     assert terms["time/level"]["note"] == "the largest is time/network"
@@ -146,35 +146,35 @@ def test_comm_can_be_explained(db):
 
 def test_one_gpu_takes_no_time(db):
     for op in OPERATIONS[:-1]:
-        assert comm(op, 1e9, resolve_cluster(db, "h100", 1))[0]["time_us"] == 0
+        assert comm(op, 1e9, resolve_cluster(db, "h100", 1), db)[0]["time_us"] == 0
 
 
 def test_every_device_has_constants_with_a_reason(db):
     for device in db.devices():
         cluster = resolve_cluster(db, device.key, 4096)
-        for found in calibration(cluster).values():
+        for found in calibration(cluster, db).values():
             assert found.provenance in {"measured", "published", "assumed"}
             assert found.source or found.note, (device.key, found.constant)
-        values = collective_constants(cluster)
+        values = collective_constants(cluster, db)
         assert 0 < values["link_efficiency"] <= 1
         in_switch = cluster.link_key in {"nvlink4", "nvlink5"} and cluster.scale_up_topology == "nvswitch"
         assert (values["nvls_minimum_ranks"] < math.inf) == in_switch
         for op in OPERATIONS:
-            assert comm(op, 1e9, cluster)[0]["time_us"] > 0
+            assert comm(op, 1e9, cluster, db)[0]["time_us"] > 0
 
 
 def test_overlapped_constants_differ_from_isolated(db):
     cluster = resolve_cluster(db, "h100", 8)
     assert (
-        collective_constants(cluster, overlapped=True)["nvls_efficiency"]
-        < collective_constants(cluster)["nvls_efficiency"]
+        collective_constants(cluster, db, overlapped=True)["nvls_efficiency"]
+        < collective_constants(cluster, db)["nvls_efficiency"]
     )
 
 
 def test_weakest_provenance_is_told(db):
-    measured = exchange_constants(resolve_cluster(db, "h100", 8), "deepep_low_latency", "combine")
+    measured = exchange_constants(resolve_cluster(db, "h100", 8), "deepep_low_latency", "combine", db)
     assert summary({"exchange_efficiency": measured["exchange_efficiency"]})["provenance"] == "measured"
-    assert summary(calibration(resolve_cluster(db, "tpu-v5p", 8)))["provenance"] == "assumed"
+    assert summary(calibration(resolve_cluster(db, "tpu-v5p", 8), db))["provenance"] == "assumed"
 
 
 def test_a_user_database_overrides_one_constant(tmp_path, db):
@@ -183,13 +183,13 @@ def test_a_user_database_overrides_one_constant(tmp_path, db):
     header = "scope,constant,value,unit,provenance,source,n,error_fit,error_held_out,note\n"
     (folder / "collectives.csv").write_text(header + "nvlink4,link_efficiency,0.5,,measured,mine,1,,,\n")
     cluster = resolve_cluster(db, "h100", 8)
-    assert collective_constants(cluster, [tmp_path])["link_efficiency"] == 0.5
-    assert collective_constants(cluster)["link_efficiency"] > 0.8
+    assert collective_constants(cluster, Database([tmp_path]))["link_efficiency"] == 0.5
+    assert collective_constants(cluster, db)["link_efficiency"] > 0.8
     other = tmp_path / "other"
     (other / "calibration").mkdir(parents=True)
     (other / "calibration" / "collectives.csv").write_text(header + "nvlink4,link_efficiency,fast,,measured,me,1,,,\n")
-    with pytest.raises(DataError, match="numbers"):
-        collective_constants(cluster, [other])
+    with pytest.raises(DataError, match="not a number"):
+        collective_constants(cluster, Database([other]))
 
 
 def test_spellings_of_operations():

@@ -14,6 +14,7 @@ import pytest
 import gpucalc.formulas
 from gpucalc.core.formula import FORMULAS, FormulaInfo, formula, info_of
 from gpucalc.core.units import Bytes, Count
+from gpucalc.database.reader import Database
 from gpucalc.database.references import references
 
 for module in pkgutil.iter_modules(gpucalc.formulas.__path__):
@@ -51,7 +52,7 @@ def test_every_argument_and_the_result_have_a_unit(info: FormulaInfo) -> None:
 
 @every_formula
 def test_its_source_is_cited_and_known(info: FormulaInfo) -> None:
-    known = references()
+    known = references(Database())
     assert info.cite in known
     assert known[info.cite].title
     assert known[info.cite].authors

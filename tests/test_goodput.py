@@ -14,6 +14,7 @@ from profiles import examples
 from gpucalc.core.errors import DataError, InfeasibleError, UsageError
 from gpucalc.core.ledger import Columns
 from gpucalc.database import defaults
+from gpucalc.database.entries import ORIGINS
 from gpucalc.database.reader import Database
 from gpucalc.estimate.run import estimate_failures
 from gpucalc.formulas import goodput as g
@@ -257,7 +258,7 @@ def test_a_job_that_makes_no_progress_is_told_what_would_let_it(asked: dict[str,
 
 
 def test_a_price_has_a_date_and_unknown_ones_are_left_out() -> None:
-    known = defaults.price(DB.dirs, "h100-sxm-80gb")
+    known = defaults.price(DB, "h100-sxm-80gb")
     assert known is not None
     assert known.date == "2026-03"
     gaudi = {**JOB, "gpu": "mi325x", "n_gpus": 2048}
@@ -267,17 +268,17 @@ def test_a_price_has_a_date_and_unknown_ones_are_left_out() -> None:
 
 
 def test_a_grid_is_found_by_name_or_told_apart() -> None:
-    grams, said = defaults.grid(DB.dirs, "France")
+    grams, said = defaults.grid(DB, "France")
     assert grams * 3.6e6 == pytest.approx(56.0)
     assert "2023" in said
     with pytest.raises(UsageError, match="france"):
-        defaults.grid(DB.dirs, "frankreich")
+        defaults.grid(DB, "frankreich")
 
 
 def test_defaults_state_their_origin_and_a_spread_that_holds_them(tmp_path) -> None:  # type: ignore[no-untyped-def]
     for name in ("run", "power"):
-        for key, one in defaults.defaults(DB.dirs, name).items():
-            assert one.origin in defaults.ORIGINS, key
+        for key, one in defaults.defaults(DB, name).items():
+            assert one.origin in ORIGINS, key
             assert len(one.why) > 15, key
     folder = tmp_path / "defaults"
     folder.mkdir()
@@ -285,7 +286,7 @@ def test_defaults_state_their_origin_and_a_spread_that_holds_them(tmp_path) -> N
         '[values]\nrestart = { value = 5.0, low = 9.0, high = 9.0, unit = "s", origin = "assumed", why = "?" }\n'
     )
     with pytest.raises(DataError, match="low ≤ value"):
-        defaults.defaults((tmp_path,), "run")
+        defaults.defaults(Database((tmp_path,)), "run")
 
 
 def test_an_overlay_replaces_one_default_and_keeps_the_others(tmp_path) -> None:  # type: ignore[no-untyped-def]
@@ -295,7 +296,7 @@ def test_an_overlay_replaces_one_default_and_keeps_the_others(tmp_path) -> None:
         '[values]\nrestart = { value = 60.0, low = 60.0, high = 60.0, unit = "s", origin = "measured", why = "ours" }\n'
     )
     db = Database((tmp_path,))
-    values = defaults.defaults(db.dirs, "run")
+    values = defaults.defaults(db, "run")
     assert values["restart"].value == 60
     assert values["detection"].value == 120
     assert run(JOB, Question(tokens=1e12), Context(db)).origins["restart"] == "measured: ours"

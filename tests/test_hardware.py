@@ -20,12 +20,13 @@ def test_lookup_opens_one_file_only(monkeypatch):
     original = files.read_toml
     monkeypatch.setattr(files, "read_toml", lambda path, root: (opened.append(path.name), original(path, root))[1])
     Database().device("h100-sxm-80gb")
-    assert opened == ["h100-sxm-80gb.toml"]
+    assert opened == ["h100-sxm-80gb.toml", "hopper.toml"]
     opened.clear()
     resolve_cluster(Database(), "h100", 64, fabric="ib-hdr")
     assert sorted(opened) == [
         "dgx-h100.toml",
         "h100-sxm-80gb.toml",
+        "hopper.toml",
         "ib-hdr.toml",
         "nvlink4.toml",
         "rail-optimised.toml",

@@ -12,39 +12,6 @@ from gpucalc.database.schema import CONFIDENCE
 DATABASE = Database()
 DEVICES = DATABASE.devices()
 
-# Fused multiply-adds per compute unit and clock. Parts with GDDR memory are the smaller dies of a generation.
-FMA = {
-    ("Volta", "HBM"): {"fp64": 32, "fp32": 64, "fp16": 512},
-    ("Ampere", "HBM"): {
-        "fp64": 32, "fp64_tensor": 64, "fp32": 64, "tf32": 512, "fp16": 1024, "bf16": 1024, "int8": 2048,
-    },
-    ("Ampere", "GDDR"): {"fp64": 2, "fp32": 128, "tf32": 256, "fp16": 512, "bf16": 512, "int8": 1024},
-    ("Ada", "GDDR"): {"fp64": 2, "fp32": 128, "tf32": 256, "fp16": 512, "bf16": 512, "fp8": 1024, "int8": 1024},
-    ("Hopper", "HBM"): {
-        "fp64": 64, "fp64_tensor": 128, "fp32": 128, "tf32": 1024, "fp16": 2048, "bf16": 2048, "fp8": 4096,
-        "int8": 4096,
-    },
-    ("Blackwell", "HBM"): {
-        "fp64": 64, "fp64_tensor": 64, "fp32": 128, "tf32": 2048, "fp16": 4096, "bf16": 4096, "fp8": 8192, "fp6": 8192,
-        "fp4": 16384, "int8": 8192,
-    },
-    ("Blackwell", "GDDR"): {
-        "fp64": 2, "fp32": 128, "tf32": 256, "fp16": 512, "bf16": 512, "fp8": 1024, "fp4": 2048, "int8": 1024,
-    },
-    ("Blackwell Ultra", "HBM"): {
-        "fp64": 2, "fp64_tensor": 2, "fp32": 128, "tf32": 2048, "fp16": 4096, "bf16": 4096, "fp8": 8192, "fp6": 8192,
-        "fp4": 24576, "int8": 256,
-    },
-    ("CDNA2", "HBM"): {"fp64": 64, "fp64_tensor": 128, "fp32": 64, "fp16": 512, "bf16": 512, "int8": 512},
-    ("CDNA3", "HBM"): {
-        "fp64": 64, "fp64_tensor": 128, "fp32": 128, "tf32": 512, "fp16": 1024, "bf16": 1024, "fp8": 2048, "int8": 2048,
-    },
-    ("CDNA4", "HBM"): {
-        "fp64": 64, "fp64_tensor": 64, "fp32": 128, "fp16": 2048, "bf16": 2048, "fp8": 4096, "fp6": 8192, "fp4": 8192,
-        "int8": 4096,
-    },
-}  # fmt: skip
-
 # Vendors quote the vector rates of these parts at a higher clock than the matrix rates.
 VECTOR_AT_HIGHER_CLOCK = {
     *(
@@ -70,7 +37,8 @@ def by_key(devices: list[Device]) -> list:
 
 
 def bound(device: Device, precision: str) -> float:
-    widths = FMA[device.arch, "GDDR" if device.memory_type.startswith("GDDR") else "HBM"]
+    generation = device.architecture
+    widths = generation.multiply_adds_gddr if device.memory_type.startswith("GDDR") else generation.multiply_adds
     return device.compute_units * device.clock_hz * widths[precision] * 2
 
 

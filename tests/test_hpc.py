@@ -21,7 +21,7 @@ from gpucalc.validate.metrics import quantile
 from gpucalc.validate.workloads import consistent, fit_strong, more_report, shipped
 
 DB = Database()
-KNOWN = codes.constants()
+KNOWN = codes.constants(DB)
 
 
 def curve(

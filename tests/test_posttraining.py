@@ -192,7 +192,7 @@ def test_splits_are_ranked_and_add_up() -> None:
 def _driver() -> float:
     from gpucalc.database.posttraining import policy_constants
 
-    return policy_constants(tuple(DB.dirs))["driver_seconds"]
+    return policy_constants(DB)["driver_seconds"]
 
 
 def test_a_critic_costs_memory_and_time() -> None:
@@ -314,7 +314,7 @@ def test_errors_on_trusted_rows(checked: list[Any], quantity: str, view: str) ->
 
 @pytest.fixture(scope="module")
 def checked() -> list[Any]:
-    return check_rows(shipped_posttraining(), Context(DB), left_out=True)
+    return check_rows(shipped_posttraining(), DB, left_out=True)
 
 
 def test_every_doubt_has_a_reason() -> None:

@@ -155,7 +155,7 @@ def test_every_device_with_a_limit_has_a_node_power() -> None:
 
 
 def test_measured_load_factors_hold_what_they_were_made_from() -> None:
-    values = defaults.defaults(DB.dirs, "power")
+    values = defaults.defaults(DB, "power")
     rows = [r for r in shipped("energy") if r["judged"] == "yes" and r["side"] == "ac"]
     for family, gpu in (("hopper", "h100-sxm-80gb"), ("blackwell", "b200-sxm-180gb")):
         board = 8 * (DB.device(gpu).tdp_watts or 0)

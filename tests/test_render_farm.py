@@ -17,7 +17,7 @@ from gpucalc.formulas import render
 from gpucalc.questions import farm as farms
 
 DB = Database()
-TABLE = farms.score_table()
+TABLE = farms.score_table(DB)
 ONE = Score(1.0, 1.0, 1.0, "")
 
 

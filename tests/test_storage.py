@@ -18,7 +18,7 @@ from gpucalc.validate.cluster import cluster_report, predicted_samples, shipped
 
 DB = Database()
 RATE = st.floats(1e8, 1e13)
-KINDS = st.sampled_from(sorted(defaults.workloads(DB.dirs)))
+KINDS = st.sampled_from(sorted(defaults.workloads(DB)))
 
 
 def value(question: Question, path: str) -> float:
@@ -45,7 +45,7 @@ def test_the_demand_of_one_accelerator_is_the_published_one(workload: str, gpu: 
 @given(kind=KINDS, n=st.integers(1, 4096), rate=RATE)
 def test_samples_are_what_the_store_delivers_or_the_accelerators_take(kind: str, n: int, rate: float) -> None:
     question = Question("h100-sxm-80gb", n, workload=kind, read_bandwidth=rate, cores=1e6)
-    work = defaults.workload(DB.dirs, kind)
+    work = defaults.workload(DB, kind)
     free = n * work.batch / work.compute["h100-sxm-80gb"]
     assert value(question, "metric/samples") == pytest.approx(min(free, rate / work.sample_bytes), rel=1e-9)
     used = value(question, "metric/utilisation")

@@ -201,4 +201,4 @@ def comm(op: str, size: float | str, cluster: Cluster) -> Records:
     wanted = parse_quantity(size, "B") if isinstance(size, str) else float(size)
     if not 0 < wanted <= 1e18:
         raise UsageError(f"size is {size}, expected more than 0 bytes and at most 1 EB")
-    return Records(tuple(evaluated(op, wanted, cluster.resolved, Database(cluster.db).dirs[1:])))
+    return Records(tuple(evaluated(op, wanted, cluster.resolved, Database(cluster.db))))

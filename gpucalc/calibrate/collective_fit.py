@@ -51,7 +51,7 @@ def fit_collective_logs(result: Calibration, db: Database, logs: Sequence[Log], 
         result.warnings.append(f"{skipped} rows have no {kind} time and are left out")
     if not data.rows:
         raise DataError("nothing to fit: no row has a time in the columns chosen (see --in-place)")
-    found = calibration(data.clusters[-1], db.dirs[1:])
+    found = calibration(data.clusters[-1], db)
     force = {name: c.value for name, c in found.items()}
     result.warnings += _impossible(data, force)
     local = np.array([c.domain >= c.n_gpus for c in data.clusters])

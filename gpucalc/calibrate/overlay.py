@@ -10,8 +10,7 @@ from pathlib import Path
 
 from gpucalc.calibrate.fitted import Fitted
 from gpucalc.core.errors import DataError, UsageError
-from gpucalc.database.efficiency import DESCRIPTION
-from gpucalc.database.network import FIELDS
+from gpucalc.database.tables import FITTED, KERNELS, TABLES
 
 _HEAD = (
     "# Fitted by `gpucalc hw calibrate` to the measurements that the column source names.\n"
@@ -85,7 +84,7 @@ def _collectives(existing: Iterable[Row], fitted: Sequence[Fitted]) -> tuple[lis
                 "note": c.note,
             }
         )
-    return list(FIELDS), rows
+    return list(TABLES["collectives"].columns), rows
 
 
 def _kernels(existing: Iterable[Row], fitted: Sequence[Fitted]) -> tuple[list[str], list[Row]]:
@@ -105,7 +104,8 @@ def _kernels(existing: Iterable[Row], fitted: Sequence[Fitted]) -> tuple[list[st
             "note": c.note,
         }
     names = {name: None for row in rows.values() for name in row}
+    described = {**KERNELS, **FITTED}
     first, last = ("key", "precision", "provenance"), ("rows", "fit_error", "heldout_error", "source", "note")
-    constants = [n for n in names if n not in DESCRIPTION]
-    rest = [n for n in names if n in DESCRIPTION and n not in first and n not in last]
+    constants = [n for n in names if n not in described]
+    rest = [n for n in names if n in described and n not in first and n not in last]
     return [*first, *constants, *rest, *last], list(rows.values())

@@ -82,7 +82,7 @@ def _fit_precision(
     if not device.supports(precision):
         raise UsageError(f"{device.key} does not support {precision}, which the timings are in; check --gpu")
     table = TABLE_PRECISION[precision]
-    force = kernel_constants(device, precision, db.dirs[1:])
+    force = kernel_constants(device, precision, db)
     bounds = GEMM if table == "bf16" else {n: b for n, b in QUANTISED.items() if with_cast or n not in CAST}
     if table != "bf16" and not with_cast:
         force = {n: v for n, v in force.items() if n not in CAST}
@@ -112,7 +112,7 @@ def _fit_precision(
     for constant, (_, least, most) in bounds.items():
         if constant.endswith("efficiency") and not least * 1.01 < after[constant] < most * 0.995:
             result.warnings.append(f"{name}: {constant} lies at its physical bound of {after[constant]:.3g}")
-    basis = kernel_provenance(device, precision, db.dirs[1:])
+    basis = kernel_provenance(device, precision, db)
     more: dict[str, Any] = {"rows": used, "error_fit": whole.fit_after, "error_held_out": whole.held_out_after}
     for constant in (*bounds, *shared):
         unit = "s" if constant.endswith("seconds") else "B" if constant == CAST[0] else ""

@@ -42,12 +42,12 @@ def comm(
 
     from gpucalc.questions.collectives import comm as evaluated
 
-    rows = evaluated(name, size_bytes, cluster, database.dirs[1:])
+    rows = evaluated(name, size_bytes, cluster, database)
     if output.plot is not None:
         from gpucalc.output.figures import save
         from gpucalc.output.figures.kernels import comm_figure
 
-        save(comm_figure(name, size_bytes, cluster, database.dirs[1:]), output.plot)
+        save(comm_figure(name, size_bytes, cluster, database), output.plot)
     output.rows(list(rows[0]), rows)
     if output.form in {"table", "md"}:
         talk(

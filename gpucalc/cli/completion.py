@@ -111,11 +111,11 @@ class Names:
             "hardware": lambda: [
                 record.key for records in (db.devices(), db.nodes(), db.links(), db.topologies()) for record in records
             ],
-            "claims": lambda: list(shipped_claims(db.dirs)),
+            "claims": lambda: list(shipped_claims(db)),
             "models": lambda: list(preset_names()),
-            "profiles": lambda: list(profile_names(db.dirs)),
-            "engines": lambda: list(engine_names(db.dirs)),
-            "workloads": lambda: list(workloads(db.dirs)),
+            "profiles": lambda: list(profile_names(db)),
+            "engines": lambda: list(engine_names(db)),
+            "workloads": lambda: list(workloads(db)),
             "settings": lambda: [f"{name}=" for name in INPUT if name not in MEASURED],
             "serving settings": lambda: [f"{name}=" for name in RECORDS],
         }

@@ -34,9 +34,10 @@ CURVE = tuple(f * 2**k for k in range(18) for f in (1,)) + tuple(3 * 2**k for k 
 
 def kernel_names() -> list[str]:
     """All that can be asked for: kernels, benchmarks of the TOP500 list, and measured codes."""
+    from gpucalc.database.reader import Database
     from gpucalc.questions import hpc as codes
 
-    known = codes.constants()
+    known = codes.constants(Database())
     return [*known["kernel"], *codes.LIST_BENCHMARKS, *known["scaling"], "custom"]
 
 
@@ -135,7 +136,7 @@ def hpc(
     from gpucalc.estimate.hpc import estimate_kernel
     from gpucalc.questions import hpc as codes
 
-    known = codes.constants(database.dirs[1:])
+    known = codes.constants(database)
     counts = where.counts()
     codes.check_counts(counts)
     word = kernel.strip().casefold()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 family("hw", group="Data", help="The hardware database.")
 
-KINDS = ("accelerators", "nodes", "links", "topologies")
+KINDS = ("accelerators", "nodes", "links", "topologies", "architectures")
 
 
 # What the table of a kind shows: field → column and the divisor to its unit.
@@ -67,8 +67,18 @@ def _rows(db: Database, kind: str) -> list[dict[str, Any]]:
         return [{n: getattr(node, n) for n in names.split()} for node in db.nodes()]
     if kind == "links":
         return [{n: getattr(link, n) for n in ["key", "name", "kind", "bandwidth", "latency_s"]} for link in db.links()]
+    if kind == "architectures":
+        names = "key name vendor year block_scaled weight_only ray_tracing one_connection"
+        return [{n: _said(getattr(one, n)) for n in names.split()} for one in db.architectures()]
     names = "key name kind switch_latency_s max_hops oversubscription"
     return [{n: getattr(t, n) for n in names.split()} for t in db.topologies()]
+
+
+def _said(value: Any) -> Any:
+    """A flag or a list as a cell."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return " ".join(value) if isinstance(value, tuple) else value
 
 
 def _plain(name: str) -> Column:
@@ -92,7 +102,7 @@ def list_(
     output: OutputOptions,
     database: DatabaseOptions,
 ) -> None:
-    """List what the database holds: accelerators, nodes, links or topologies."""
+    """List what the database holds: accelerators, nodes, links, topologies or architectures."""
     rows = _rows(database.database(), kind)
     known = list(rows[0]) if rows else ["key"]
     if output.form not in {"table", "md"}:
@@ -109,11 +119,11 @@ def list_(
 @command("hw show")
 def show(
     *,
-    name: str | None = argument("NAME", "Accelerator, node, link or topology.", complete="hardware"),
+    name: str | None = argument("NAME", "Accelerator, node, link, topology or architecture.", complete="hardware"),
     form: str = format_option(),
     database: DatabaseOptions,
 ) -> None:
-    """Show every fact of one accelerator, node, link or topology with its source; SI units.
+    """Show every fact of one accelerator, node, link, topology or architecture with its source; SI units.
 
     Of an accelerator also the calibration in force: constants of its kernels and, in its usual node, of
     collectives, with what each rests on.
@@ -133,10 +143,9 @@ def show(
 
 def _find(db: Database, name: str) -> Any:
     """The record of a name; keys come before aliases, since "dgx-h100" is a node and an alias of its GPU."""
-    from gpucalc.database.files import list_files
-
-    keys = {folder: list(list_files(db.dirs, folder)) for folder in KINDS}
-    for folder, lookup in (("nodes", db.node), ("links", db.link), ("topologies", db.topology)):
+    keys = {folder: list(db.files(folder)) for folder in KINDS}
+    lookups = {"nodes": db.node, "links": db.link, "topologies": db.topology, "architectures": db.architecture}
+    for folder, lookup in lookups.items():
         if name.casefold() in keys[folder]:
             return lookup(name.casefold())
     try:
@@ -145,7 +154,9 @@ def _find(db: Database, name: str) -> Any:
         others = [key for folder in KINDS[1:] for key in keys[folder]]
         if not str(error).startswith("unknown ") or not nearest(name, others, 1):
             raise
-        raise unknown("accelerator, node, link or topology", name, [*keys["accelerators"], *others]) from None
+        raise unknown(
+            "accelerator, node, link, topology or architecture", name, [*keys["accelerators"], *others]
+        ) from None
 
 
 _UNITS = {"bytes": "B", "bandwidth": "B/s", "bidirectional": "B/s", "hz": "1/s", "watts": "W", "s": "s"}
@@ -154,6 +165,8 @@ _UNITS = {"bytes": "B", "bandwidth": "B/s", "bidirectional": "B/s", "hz": "1/s",
 def _facts(record: Any, form: str) -> dict[str, Any]:
     """All fields; for people with units and without those that are not stated."""
     fields = {f.name: getattr(record, f.name) for f in dataclasses.fields(record)}
+    if "architecture" in fields:
+        fields["architecture"] = _facts(fields["architecture"], form)
     if "peak" in fields:
         fields = {
             ("peak_dense" if n == "peak" else "peak_sparse" if n == "sparse_peak" else n): v for n, v in fields.items()
@@ -182,26 +195,25 @@ def _in_force(db: Database, device: Device, form: str) -> dict[str, Any]:
     from gpucalc.database.efficiency import TABLE_PRECISION, TABLES, calibration_rows
     from gpucalc.database.network import calibration
 
-    overlays = db.dirs[1:]
     precisions = {t: next((p for p in device.precisions() if TABLE_PRECISION[p] == t), None) for t in ("bf16", "fp8")}
     precisions["nvfp4"] = "nvfp4" if device.supports("nvfp4") else None
     found: dict[str, Any] = {}
     for table in TABLES:
         for row_name, precision in precisions.items() if table == "gemm" else [("", device.default_precision)]:
-            rows = calibration_rows(device, precision, table, overlays) if precision else []
+            rows = calibration_rows(device, precision, table, db) if precision else []
             if not rows:
                 continue
             constants: dict[str, float] = {}
             for row in reversed(rows):
-                constants |= row.constants
+                constants |= row.values
             place = f"{table} {row_name}".strip()
             found[place] = {
-                "key": rows[0].key,
-                "provenance": rows[0].provenance,
-                "source": rows[0].source,
+                "key": rows[0].key[0],
+                "provenance": rows[0].texts["provenance"],
+                "source": rows[0].texts["source"],
                 "constants": constants,
             }
-            held = rows[0].description.get("heldout_error")
+            held = rows[0].texts.get("heldout_error")
             if held:
                 found[place]["error_held_out"] = float(held)
     cluster = resolve_cluster(db, device.key, db.node(device.default_node).gpus_per_node)
@@ -209,7 +221,7 @@ def _in_force(db: Database, device: Device, form: str) -> dict[str, Any]:
         name: f"{c.value:g} {c.unit}".strip() + f" ({c.provenance}: {c.scope}{f', {c.source}' if c.source else ''})"
         if form in {"table", "md"}
         else dataclasses.asdict(c)
-        for name, c in calibration(cluster, overlays).items()
+        for name, c in calibration(cluster, db).items()
         if c.value != float("inf")
     }
     return found
@@ -223,8 +235,10 @@ def check(
 ) -> int:
     """Check the database and overlays; list all problems at once as file: key: problem."""
     from gpucalc.database.check import check as problems_of
+    from gpucalc.validate.claims.check import claim_problems
 
-    problems = problems_of(dirs + database.db)
+    wanted = dirs + database.db
+    problems = list(dict.fromkeys([*problems_of(wanted), *claim_problems(wanted)]))
     for problem in problems:
         print(problem)
     if problems:
@@ -237,7 +251,7 @@ def check(
 @command("hw schema")
 def schema() -> None:
     """Print the fields that a file of the database may hold."""
-    from gpucalc.database.schema import schema_table
+    from gpucalc.database.records import schema_table
 
     print(schema_table().rstrip("\n"))
 

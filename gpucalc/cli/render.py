@@ -119,7 +119,7 @@ def render(
     from gpucalc.estimate.farm import Farm, estimate_farm
     from gpucalc.questions import farm as farms
 
-    table = farms.score_table(db.dirs[1:])
+    table = farms.score_table(db)
     counts = _machines(machines.gpu, machines.gpus, db)
     scores = {key: farms.score_of(db.device(key), table) for key in counts}
     first = db.device_key(film.reference) if film.reference is not None else next(iter(counts))

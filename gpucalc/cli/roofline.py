@@ -68,7 +68,7 @@ def gemm(
 
     from gpucalc.questions.kernels import roofline_gemm
 
-    ledger = roofline_gemm(m, n, k, device, chosen, database.dirs[1:])
+    ledger = roofline_gemm(m, n, k, device, chosen, database)
     _write(on, {"operation": "gemm", "m": m, "n": n, "k": k}, device, chosen, ledger)
 
 
@@ -101,7 +101,7 @@ def attention(
     from gpucalc.questions.kernels import roofline_attention
 
     sizes = {"batch": batch, "seqlen": seq_len, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
-    ledger = roofline_attention(phase, batch, seq_len, heads, kv_heads, head_dim, device, chosen, database.dirs[1:])
+    ledger = roofline_attention(phase, batch, seq_len, heads, kv_heads, head_dim, device, chosen, database)
     _write(on, {"operation": "attention", "phase": phase, **sizes}, device, chosen, ledger)
 
 
@@ -124,7 +124,7 @@ def kernel(
 
     from gpucalc.questions.kernels import roofline_kernel
 
-    ledger = roofline_kernel(flops, size, device, chosen, database.dirs[1:])
+    ledger = roofline_kernel(flops, size, device, chosen, database)
     _write(on, {"operation": "kernel", "flops": flops, "bytes": size}, device, chosen, ledger)
 
 

@@ -7,35 +7,22 @@ relatives, the band is widened by the error of devices left out of the kernel fi
 
 from __future__ import annotations
 
-import csv
-import functools
-import io
 import math
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpucalc.core.errors import DataError
-from gpucalc.database import files
 from gpucalc.database.efficiency import kernel_provenance
+from gpucalc.database.tables import ASSUMED_KERNELS, FAMILIES
 
 if TYPE_CHECKING:
     from gpucalc.database.cluster import Cluster
+    from gpucalc.database.reader import Database
     from gpucalc.database.records import Device
     from gpucalc.jobs.training import Job
 
 LOW_PRECISION = ("fp8", "mxfp8", "nvfp4", "mxfp4")
 SLOW_NETWORK = 60e9 / 8  # B/s per GPU: networks of 50 Gb/s per GPU and less, with the rounding of stated rates
-FAMILIES = {
-    "adapters": "LoRA, QLoRA and other adapters",
-    "moe": "mixtures of experts",
-    "slow-network": "more than one node and at most 60 Gb/s per GPU",
-    "small": "eager or compiled PyTorch on one node, at most 3 B parameters",
-    "low-precision": "8- and 4-bit products",
-    "sharded": "FSDP and ZeRO-3",
-    "dense": "dense models in 16 bit and more with tensor, pipeline and data parallelism",
-}
-# Row of bands.csv that widens the band of a device without measured kernels.
-ASSUMED_KERNELS = "assumed-kernels"
+TABLE = "bands"
 SMALL_PARAMETERS = 3e9
 
 
@@ -69,10 +56,10 @@ def launches_from_host(job: Job) -> bool:
 def band(job: Job) -> tuple[float, float, str]:
     """Factors on the predicted step time between which 80 % of measured times lie, and the family."""
     family = family_of(job)
-    roots = job.context.db.dirs
-    table = bands(roots)
+    db = job.context.db
+    table = bands(db)
     low, high = table[family]
-    if _assumed(job.cluster.device, job.cells["precision"], roots):
+    if _assumed(job.cluster.device, job.cells["precision"], db):
         low, high = widened((low, high), table[ASSUMED_KERNELS])
     return low, high, family
 
@@ -91,46 +78,16 @@ def widened(one: tuple[float, float], other: tuple[float, float]) -> tuple[float
     return math.exp(-down), math.exp(up)
 
 
-_ASSUMED: dict[tuple[object, ...], bool] = {}
+def _assumed(device: Device, precision: str, db: Database) -> bool:
+    """Whether the kernel constants of a device are taken over from relatives."""
+    found = kernel_provenance(device, precision, db)
+    return "assumed" in (found["gemm"], found["attention"])
 
 
-def _assumed(device: Device, precision: str, roots: tuple[Path, ...]) -> bool:
-    # Device holds mappings and cannot be hashed, so lru_cache cannot be used; these are the fields read.
-    known = (device.key, device.arch, device.memory_type, precision, roots)
-    if known not in _ASSUMED:
-        found = kernel_provenance(device, precision, roots[1:])
-        _ASSUMED[known] = "assumed" in (found["gemm"], found["attention"])
-    return _ASSUMED[known]
-
-
-@functools.lru_cache(maxsize=4)
-def bands(roots: tuple[Path, ...]) -> dict[str, tuple[float, float]]:
-    """family → low and high factor; a later folder wins."""
-    found: dict[str, tuple[float, float]] = {}
-    for root in roots:
-        path = root / "calibration" / "bands.csv"
-        if path.exists():
-            found |= parse_bands(files.read_text(path, root), path.name)
+def bands(db: Database) -> dict[str, tuple[float, float]]:
+    """family → low and high factor."""
+    found = {row.key[0]: (row.values["low"], row.values["high"]) for row in db.table(TABLE).values()}
     missing = [name for name in (*FAMILIES, ASSUMED_KERNELS) if name not in found]
     if missing:
-        raise DataError(f"calibration/bands.csv: no row for {', '.join(missing)}")
-    return found
-
-
-def parse_bands(text: str, label: str) -> dict[str, tuple[float, float]]:
-    """The factors of a table with the columns family, low and high.
-
-    >>> parse_bands("family,low,high\\ndense,0.9,1.1\\n", "bands.csv")
-    {'dense': (0.9, 1.1)}
-    """
-    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
-    found = {}
-    for number, cells in enumerate(csv.DictReader(io.StringIO("\n".join(lines))), 2):
-        try:
-            low, high = float(cells["low"]), float(cells["high"])
-        except (KeyError, TypeError, ValueError):
-            raise DataError(f"{label}: row {number}: low and high must be numbers") from None
-        if not 0 < low <= 1 <= high < math.inf:
-            raise DataError(f"{label}: row {number}: expected 0 < low ≤ 1 ≤ high")
-        found[cells.get("family") or ""] = (low, high)
+        raise DataError(f"calibration/{TABLE}.csv: no row for {', '.join(missing)}")
     return found

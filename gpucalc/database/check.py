@@ -3,75 +3,151 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gpucalc.core.errors import UsageError, suggestion, unknown
-from gpucalc.database import records as _records  # noqa: F401  registers the kinds of records
-from gpucalc.database.files import aliases, database_dirs, entry_names, file_label, list_files, read_aliases
-from gpucalc.database.reader import read_record
-from gpucalc.database.references import read_references
+from gpucalc.database import defaults, documents, efficiency, tables
+from gpucalc.database.entries import SHAPES
+from gpucalc.database.files import aliases, entry_names, file_label, fold, list_files, read_aliases
+from gpucalc.database.network import family
+from gpucalc.database.reader import Database, read_layers, read_record
 from gpucalc.database.schema import KINDS
+from gpucalc.database.tables import EXCHANGE_KERNELS, EXCHANGE_PHASES, TABLES
 
-OTHER_ENTRIES = {
-    "calibration",
-    "claims.toml",
-    "defaults",
-    "engines",
-    "measurements",
-    "profiles",
-    "recipes",
-    "README.md",
-    "references.toml",
-    "aliases.csv",
+# Folder → what its files end in.
+FOLDERS = {
+    **dict.fromkeys((*KINDS, *documents.KINDS, defaults.FOLDER), ".toml"),
+    tables.FOLDER: ".csv",
 }
+OTHER_ENTRIES = ("aliases.csv", "claims.toml", "measurements", "references.toml", "README.md")
+T = TypeVar("T")
 
 
 def check(dirs: Iterable[str | os.PathLike[str]] = ()) -> list[str]:
     """All problems of the database folders `dirs` (the shipped one without any), as `file: key: problem`."""
     wanted = [Path(d) for d in dirs]
-    everything = database_dirs(wanted)
+    db = Database(wanted)
+    everything = db.dirs
     roots = everything[-len(wanted) :] if wanted else everything[:1]
-    problems: list[str] = []
     records: dict[str, dict[str, Any]] = {folder: {} for folder in KINDS}
+    told: list[str] = []
     for root in roots:
-        for name in entry_names(root, root):
-            if name not in KINDS and name not in OTHER_ENTRIES:
-                said = suggestion(name, [*KINDS, *OTHER_ENTRIES], 1, otherwise="")
-                problems.append(f"{file_label(root / name, root)}: unknown entry of a database folder{said}")
+        outside = list(_outside(root))
+        told += [*_entries(root), *outside]
+        if outside:  # nothing is read through such a link
+            return told
         for folder, cls in KINDS.items():
-            if os.path.lexists(root / folder) and not (root / folder).is_dir():
-                problems.append(f"{file_label(root / folder, root)}: must be a folder")
-            elif not (root / folder).resolve().is_relative_to(root.resolve()):
-                problems.append(
-                    f"{file_label(root / folder, root)}: a link that leads out of its folder is not followed"
-                )
-                return problems
-            elif (root / folder).is_dir():
-                odd = [name for name in entry_names(root / folder, root) if not name.endswith(".toml")]
-                problems += [
-                    f"{file_label(root / folder / name, root)}: not a .toml file, so it is not read" for name in odd
-                ]
             for key, (path, _) in list_files([root], folder).items():
-                try:
-                    records[folder][file_label(path, root)] = read_record(cls, key, path, root)
-                except UsageError as error:
-                    problems += error.problems
-        for name, reader in (("aliases.csv", read_aliases), ("references.toml", read_references)):
-            if os.path.lexists(root / name):
-                try:
-                    reader(root / name, root)
-                except UsageError as error:
-                    problems += error.problems
+                found = _told(told, read_record, cls, key, path, root)
+                if found is not None:
+                    records[folder][file_label(path, root)] = found
+        if os.path.lexists(root / "aliases.csv"):
+            _told(told, read_aliases, root / "aliases.csv", root)
+        for file in SHAPES:
+            _told(told, _layers, root, file)
+        for name in TABLES:
+            path = root / tables.FOLDER / f"{name}.csv"
+            if os.path.lexists(path):
+                rows = _told(told, tables.read_table, name, path, root)
+                told += _scopes(db, name, rows or [], file_label(path, root))
+        for folder in documents.KINDS:
+            for name in list_files([root], folder):
+                _told(told, db.document, folder, name)
+    for name in ("run", "power", "training"):
+        _told(told, defaults.defaults, db, name)
+    told += _unread_defaults(db, roots)
     known = {folder: set(list_files(everything, folder)) for folder in KINDS}
-    return problems + cross_check(records, known, everything, roots)
+    return list(dict.fromkeys([*told, *cross_check(records, known, roots)]))
+
+
+def _told(problems: list[str], read: Callable[..., T], *arguments: Any) -> T | None:
+    """What `read` reads; None and its sentences among `problems` where it finds mistakes."""
+    try:
+        return read(*arguments)
+    except UsageError as error:
+        problems += error.problems
+        return None
+
+
+def _layers(root: Path, file: str) -> list[tuple[str, dict[str, Any]]]:
+    return list(read_layers([root], file))
+
+
+def _entries(root: Path) -> Iterator[str]:
+    """Files and folders of a database that nothing reads."""
+    top = {**dict.fromkeys(FOLDERS, ""), **dict.fromkeys(OTHER_ENTRIES, "")}
+    for name in entry_names(root, root):
+        place = root / name
+        if name not in top:
+            yield f"{file_label(place, root)}: unknown entry of a database folder{suggestion(name, top, 1, '')}"
+        elif name in FOLDERS and not place.is_dir():
+            yield f"{file_label(place, root)}: must be a folder"
+        elif name in FOLDERS and place.resolve().is_relative_to(root.resolve()):
+            suffix = FOLDERS[name]
+            known = [f"{t}.csv" for t in TABLES] if name == tables.FOLDER else []
+            known += [f"{Path(file).name}.toml" for file in SHAPES] if name == defaults.FOLDER else []
+            for file in entry_names(place, root):
+                if file == "README.md":
+                    continue
+                if not file.endswith(suffix):
+                    yield f"{file_label(place / file, root)}: not a {suffix} file, so it is not read"
+                elif known and file not in known:
+                    hint = suggestion(file, known, 1, "")
+                    yield f"{file_label(place / file, root)}: no file of this name is read{hint}"
+
+
+def _outside(root: Path) -> Iterator[str]:
+    """Folders that are links to somewhere else."""
+    for folder in FOLDERS:
+        place = root / folder
+        if place.is_dir() and not place.resolve().is_relative_to(root.resolve()):
+            yield f"{file_label(place, root)}: a link that leads out of its folder is not followed"
+
+
+def _scopes(db: Database, table: str, rows: Sequence[tables.Row], label: str) -> Iterator[str]:
+    """Rows of a table for a device, generation or link that the database does not hold."""
+    devices = {*db.files("accelerators")}
+    generations = {one.name for one in db.architectures()}
+    links = {key: family(key) for key in db.files("links")}
+    if table in efficiency.TABLES:
+        known = {*devices, *generations, *(f"{name} GDDR" for name in generations), efficiency.DEFAULT_KEY}
+    elif table in {"collectives", "alltoall"}:
+        known = {*devices, *links, *links.values(), "any", "training", "no-switch"}
+    else:
+        return
+    for row in rows:
+        place, *rest = row.key[0].split("/")
+        if place not in known:
+            yield f"{label}: {row.key[0]}: no such device, generation or link{suggestion(place, known, 1, '')}"
+        if table == "alltoall" and (
+            len(rest) != 2 or rest[0] not in EXCHANGE_KERNELS or rest[1] not in EXCHANGE_PHASES
+        ):
+            kernels, phases = " or ".join(EXCHANGE_KERNELS), " or ".join(EXCHANGE_PHASES)
+            yield f"{label}: {row.key[0]}: expected PLACE/KERNEL/PHASE with {kernels} and {phases}"
+
+
+def _unread_defaults(db: Database, roots: Sequence[Path]) -> Iterator[str]:
+    """Values of an overlay's defaults that no question reads: names that the shipped file does not have."""
+    families = {one.lookup.casefold() for one in db.architectures()}
+    for name in ("run", "power", "training"):
+        known = defaults.defaults(db.shipped(), name)
+        for root in roots:
+            try:
+                layers = list(read_layers([root], f"{defaults.FOLDER}/{name}"))
+            except UsageError:
+                continue  # told already
+            for label, table in layers:
+                for key in table.get("values", {}):
+                    stem, _, generation = key.rpartition("_")
+                    if key not in known and not (stem in known and generation in families):
+                        yield f"{label}: values.{key}: nothing reads it{suggestion(key, known, 1, '')}"
 
 
 def cross_check(
     records: Mapping[str, Mapping[str, Any]],
     known: Mapping[str, set[str]],
-    everything: Sequence[Path],
     roots: Sequence[Path],
 ) -> list[str]:
     """Problems between files, and figures that contradict each other inside one; `records` is by file label."""
@@ -82,6 +158,9 @@ def cross_check(
             problems.append(f"{label}: {path}: {unknown(folder.rstrip('s'), key, known[folder])}")
 
     for label, device in records.get("accelerators", {}).items():
+        if fold(device.arch) not in {fold(key) for key in known["architectures"]}:
+            hint = suggestion(device.arch, known["architectures"], 1)
+            problems.append(f"{label}: arch: no architecture {device.arch!r} in architectures/{hint}")
         must_exist(label, "default_node", device.default_node, "nodes")
         must_exist(label, "link.key", device.link, "links")
         must_exist(label, "host.key", device.pcie, "links")

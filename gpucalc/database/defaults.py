@@ -6,17 +6,18 @@ Files of a user's database of the same name replace the shipped ones value by va
 from __future__ import annotations
 
 import datetime
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpucalc.core.errors import DataError, unknown
 from gpucalc.database import files
 
+if TYPE_CHECKING:
+    from gpucalc.database.reader import Database
+    from gpucalc.database.records import Device
+
 FOLDER = "defaults"
-ORIGINS = ("measured", "published", "counted", "assumed")
 KWH = 3.6e6  # J
 HOUR = 3600.0  # s
 
@@ -62,38 +63,51 @@ class Workload:
     speed_exponent: float
 
 
-@functools.lru_cache(maxsize=32)
-def _tables(roots: tuple[Path, ...], name: str) -> tuple[dict[str, Any], ...]:
-    found = [files.read_toml(path, root) for root in roots if (path := root / FOLDER / f"{name}.toml").exists()]
+def _layers(db: Database, name: str) -> list[dict[str, Any]]:
+    """The tables of one file, that of the last folder last."""
+    found = [table for _, table in db.layers(f"{FOLDER}/{name}")]
     if not found:
         raise DataError(f"{FOLDER}/{name}.toml: the shipped defaults are missing")
-    return tuple(found)
-
-
-def defaults(roots: tuple[Path, ...], name: str) -> dict[str, Default]:
-    """name → default of one file ("run", "power"); a later folder wins."""
-    found: dict[str, Default] = {}
-    for table in _tables(roots, name):
-        for key, entry in table.get("values", {}).items():
-            label = f"{FOLDER}/{name}.toml: {key}"
-            if not isinstance(entry, dict) or entry.keys() != Default.__dataclass_fields__.keys():
-                raise DataError(f"{label}: must state value, low, high, unit, origin and why")
-            try:
-                low, value, high = (float(entry[n]) for n in ("low", "value", "high"))
-            except (TypeError, ValueError):
-                raise DataError(f"{label}: value, low and high must be numbers") from None
-            if not 0 <= low <= value <= high < float("inf"):
-                raise DataError(f"{label}: expected 0 ≤ low ≤ value ≤ high")
-            if entry["origin"] not in ORIGINS:
-                raise DataError(f"{label}: origin is none of {', '.join(ORIGINS)}")
-            found[key] = Default(value, low, high, str(entry["unit"]), entry["origin"], str(entry["why"]))
     return found
 
 
-def grid(roots: tuple[Path, ...], name: str) -> tuple[float, str]:
+def merged(db: Database, name: str) -> dict[str, Any]:
+    """One file with its tables overlaid entry by entry."""
+    found: dict[str, Any] = {}
+    for table in _layers(db, name):
+        for key, entry in table.items():
+            below = found.get(key)
+            found[key] = {**below, **entry} if isinstance(below, dict) and isinstance(entry, dict) else entry
+    return found
+
+
+def defaults(db: Database, name: str) -> dict[str, Default]:
+    """name → default of one file ("run", "power", "training"); a later folder wins value by value."""
+    return db.kept(("defaults", name), lambda: _defaults(db, name))
+
+
+def _defaults(db: Database, name: str) -> dict[str, Default]:
+    found: dict[str, Default] = {}
+    for label, table in db.layers(f"{FOLDER}/{name}"):
+        for key, entry in table.get("values", {}).items():
+            low, value, high = (float(entry[n]) for n in ("low", "value", "high"))
+            if not low <= value <= high:
+                raise DataError(f"{label}: values.{key}: expected low ≤ value ≤ high")
+            found[key] = Default(value, low, high, entry["unit"], entry["origin"], entry["why"])
+    if not found:
+        raise DataError(f"{FOLDER}/{name}.toml: the shipped defaults are missing")
+    return found
+
+
+def of_generation(values: Mapping[str, Default], name: str, device: Device) -> Default:
+    """The default `name` of a device's generation where there is one of its own, else the general one."""
+    return values.get(f"{name}_{device.architecture.lookup.casefold()}", values[name])
+
+
+def grid(db: Database, name: str) -> tuple[float, str]:
     """Carbon intensity of a country in g/J, and what it is from."""
     countries: dict[str, tuple[float, str]] = {}
-    for table in _tables(roots, "grid"):
+    for table in _layers(db, "grid"):
         said = f"{table.get('source', '')}, {table.get('year', '')}"
         countries |= {key: (float(value), said) for key, value in table["grams_per_kwh"].items()}
     wanted = files.fold(name)
@@ -109,10 +123,10 @@ def grid(roots: tuple[Path, ...], name: str) -> tuple[float, str]:
     return grams / KWH, f"{grams:g} g/kWh, {key}; {said}"
 
 
-def price(roots: tuple[Path, ...], gpu: str) -> Price | None:
+def price(db: Database, gpu: str) -> Price | None:
     """The dated rental price of a device; None where no source lists it."""
     found: Price | None = None
-    for table in _tables(roots, "prices"):
+    for table in _layers(db, "prices"):
         for row in table.get("price", []):
             if row.get("gpu") == gpu:
                 numbers = (float(row["usd_per_hour"]), float(row["low"]), float(row["high"]))
@@ -121,11 +135,11 @@ def price(roots: tuple[Path, ...], gpu: str) -> Price | None:
     return found
 
 
-def cost_default(roots: tuple[Path, ...], name: str) -> tuple[float, str]:
+def cost_default(db: Database, name: str) -> tuple[float, str]:
     """A number of the price file and its source: electricity, interest, years, capital, opex."""
     sources = {"electricity_usd_per_kwh": "electricity_source", "capital_per_gpu_usd": "capital_source"}
     found: tuple[float, str] | None = None
-    for table in _tables(roots, "prices"):
+    for table in _layers(db, "prices"):
         if name in table:
             found = float(table[name]), str(table.get(sources.get(name, f"{name.split('_')[0]}_source"), ""))
     if found is None:
@@ -133,47 +147,47 @@ def cost_default(roots: tuple[Path, ...], name: str) -> tuple[float, str]:
     return found
 
 
-def workloads(roots: tuple[Path, ...]) -> dict[str, Workload]:
+def workloads(db: Database) -> dict[str, Workload]:
     """name → kind of samples."""
+    table = merged(db, "storage_workloads")
+    exponent = float(table["speed_exponent"])
     found: dict[str, Workload] = {}
-    for table in _tables(roots, "storage_workloads"):
-        exponent = float(table.get("speed_exponent", 1.0))
-        for name, row in table.items():
-            if isinstance(row, dict):
-                found[name] = Workload(
-                    name=name,
-                    title=str(row["title"]),
-                    batch=float(row["batch"]),
-                    sample_bytes=float(row["sample"]),
-                    decoded_bytes=float(row["decoded"]),
-                    core_seconds=float(row["core_seconds"]),
-                    reads_per_sample=float(row["reads_per_sample"]),
-                    compute={key: float(value) for key, value in row["compute"].items()},
-                    utilisation=float(row["utilisation"]),
-                    source=str(row["source"]),
-                    origin=str(row["origin"]),
-                    speed_exponent=exponent,
-                )
+    for name, row in table.items():
+        if isinstance(row, dict):
+            found[name] = Workload(
+                name=name,
+                title=str(row["title"]),
+                batch=float(row["batch"]),
+                sample_bytes=float(row["sample"]),
+                decoded_bytes=float(row["decoded"]),
+                core_seconds=float(row["core_seconds"]),
+                reads_per_sample=float(row["reads_per_sample"]),
+                compute={key: float(value) for key, value in row["compute"].items()},
+                utilisation=float(row["utilisation"]),
+                source=str(row["source"]),
+                origin=str(row["origin"]),
+                speed_exponent=exponent,
+            )
     return found
 
 
-def capital(roots: tuple[Path, ...], gpu: str) -> tuple[float | None, str]:
+def capital(db: Database, gpu: str) -> tuple[float | None, str]:
     """Price of a device with its share of node and network, and its source; None where no source states it."""
-    for table in reversed(_tables(roots, "prices")):
+    for table in reversed(_layers(db, "prices")):
         if table.get("capital_gpu") == gpu:
             return float(table["capital_per_gpu_usd"]), str(table["capital_source"])
     return None, ""
 
 
-def measured_share(roots: tuple[Path, ...]) -> tuple[float, float]:
+def measured_share(db: Database) -> tuple[float, float]:
     """Measured over predicted samples per second, 10th and 90th percentile of published runs."""
-    table = _tables(roots, "storage_workloads")[-1]
-    return float(table.get("measured_low", 1.0)), float(table.get("measured_high", 1.0))
+    table = merged(db, "storage_workloads")
+    return float(table["measured_low"]), float(table["measured_high"])
 
 
-def workload(roots: tuple[Path, ...], name: str) -> Workload:
+def workload(db: Database, name: str) -> Workload:
     """The samples of a name; UsageError with the nearest ones."""
-    known = workloads(roots)
+    known = workloads(db)
     spellings = {files.fold(key): key for key in known}
     key = spellings.get(files.fold(name))
     if key is None:

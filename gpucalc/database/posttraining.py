@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import functools
-import io
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gpucalc.core.errors import DataError
-from gpucalc.database import files
+if TYPE_CHECKING:
+    from gpucalc.database.reader import Database
 
 TABLE = "posttraining"
 
 
-@functools.lru_cache(maxsize=16)
-def policy_constants(dirs: tuple[Path, ...], prior: bool = False) -> dict[str, float]:
-    """constant → value in SI, the first folder that states it wins; `prior`: as if nothing had been fitted."""
-    found: dict[str, float] = {}
-    for folder in reversed(dirs):
-        path = folder / "calibration" / f"{TABLE}.csv"
-        if not path.exists():
-            continue
-        lines = [line for line in files.read_text(path, folder).splitlines() if not line.startswith("#")]
-        for record in csv.DictReader(io.StringIO("\n".join(lines))):
-            try:
-                found[record["constant"]] = float(record["prior" if prior else "value"])
-            except (KeyError, TypeError, ValueError):
-                raise DataError(f"calibration/{TABLE}.csv: not a table of constants: {record}") from None
-    return found
+def policy_constants(db: Database, prior: bool = False) -> dict[str, float]:
+    """constant → value in SI; `prior`: as if nothing had been fitted."""
+    return {row.key[0]: row.values["prior" if prior else "value"] for row in db.table(TABLE).values()}

@@ -5,15 +5,15 @@ A recipe is a file of `hardware_db/recipes`: cells of the row schema with their 
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gpucalc.core.errors import DataError
-from gpucalc.database import files
+from gpucalc.database.documents import RECIPE_CASES, Document
+
+if TYPE_CHECKING:
+    from gpucalc.database.reader import Database
 
 FOLDER = "recipes"
 DEFAULT = "trainer"
@@ -47,42 +47,36 @@ class Recipe:
     recompute_if_needed: bool = False
 
 
-@functools.lru_cache(maxsize=32)
-def load_recipe(name: str, dirs: tuple[Path, ...]) -> Recipe:
+def load_recipe(name: str, db: Database) -> Recipe:
     """The recipe of that name, from an overlay or the shipped database. DataError for a malformed file."""
-    path, root = files.list_files(dirs, FOLDER)[name]
-    raw = files.read_toml(path, root)
-    try:
-        return Recipe(
-            name,
-            str(raw["title"]),
-            str(raw["source"]),
-            tuple(str(w).casefold() for w in raw["frameworks"]),
-            str(raw["framework"]),
-            str(raw.get("software_date", "")),
-            bool(raw.get("packed", True)),
-            int(raw.get("mean_sample", 0)),
-            int(raw.get("longest_sample", 0)),
-            dict(raw.get("cells", {})),
-            dict(raw.get("sharded", {})),
-            dict(raw.get("full", {})),
-            dict(raw.get("full_alone", {})),
-            dict(raw.get("many", {})),
-            bool(raw.get("recompute_if_needed", False)),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{path.name}: not a recipe ({error!r})") from None
+    return db.kept(("recipe", name), lambda: _recipe(db.document(FOLDER, name)))
 
 
-def recipe_names(dirs: tuple[Path, ...]) -> list[str]:
+def _recipe(found: Document) -> Recipe:
+    return Recipe(
+        found.name,
+        found.text("title"),
+        found.text("source"),
+        found.words[1:],
+        found.text("framework"),
+        found.text("software_date"),
+        bool(found.data.get("packed", True)),
+        int(found.data.get("mean_sample", 0)),
+        int(found.data.get("longest_sample", 0)),
+        **{case: found.table(case) for case in RECIPE_CASES},
+        recompute_if_needed=bool(found.data.get("recompute_if_needed", False)),
+    )
+
+
+def recipe_names(db: Database) -> list[str]:
     """Names of all recipes."""
-    return sorted(files.list_files(dirs, FOLDER))
+    return sorted(db.files(FOLDER))
 
 
-def choose_recipe(text: str, dirs: tuple[Path, ...]) -> Recipe:
+def choose_recipe(text: str, db: Database) -> Recipe:
     """The recipe whose longest word occurs in the name of a framework or repository; the Trainer's without any."""
     folded = re.sub(r"[\s_]+", " ", text.casefold())
-    found = [load_recipe(name, dirs) for name in recipe_names(dirs)]
+    found = [load_recipe(name, db) for name in recipe_names(db)]
     ranked = [(max((len(w) for w in r.words if w in folded), default=0), r) for r in found]
     best = max(ranked, key=lambda pair: pair[0], default=(0, None))
-    return best[1] if best[1] and best[0] else load_recipe(DEFAULT, dirs)
+    return best[1] if best[1] and best[0] else load_recipe(DEFAULT, db)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpucalc.core.errors import UsageError, unknown
-from gpucalc.database.schema import fact, record
+from gpucalc.database.schema import CONFIDENCE, KINDS, fact, facts_of, group_of, record
 
 # The precision of a job → the peak that its matrix products run at.
 MATRIX_PEAK = {
@@ -23,13 +23,74 @@ MATRIX_PEAK = {
     "nvfp4": "fp4",
     "mxfp4": "fp4",
 }
-# Block-scaled formats need hardware that applies the scales: a peak for the element type is not enough.
-_BLOCK_SCALED = {
-    "mxfp8": {"Blackwell", "Blackwell Ultra", "CDNA4"},
-    "nvfp4": {"Blackwell", "Blackwell Ultra"},
-    "mxfp4": {"Blackwell", "Blackwell Ultra", "CDNA4"},
-}
+# Formats whose blocks of values share a scale: they need hardware that applies the scales, not only a peak.
+BLOCK_SCALED = ("mxfp8", "nvfp4", "mxfp4")
 SCALE_UP_TOPOLOGIES = ("nvswitch", "mesh", "hybrid-cube-mesh", "pcie", "torus-2d", "torus-3d", "none")
+
+
+@record("architectures")
+@dataclass(frozen=True)
+class Architecture:
+    """A generation of accelerators: what all parts of it have in common."""
+
+    key: str
+    name: str = fact("name", "text", "the maker's name of the generation")
+    vendor: str = fact("vendor", "text", "maker")
+    year: int = fact("year", "int", "year of the first part")
+    sources: Mapping[str, str] = field(default_factory=dict)
+    confidence: Mapping[str, str] = field(default_factory=dict)
+    family: str = fact(
+        "family",
+        "text",
+        "what its constants are looked up by where none are of this generation; empty: its own name",
+        optional=True,
+        default="",
+    )
+    block_scaled: tuple[str, ...] = fact(
+        "block_scaled",
+        "keys",
+        "block-scaled formats that its matrix units multiply",
+        optional=True,
+        default=tuple,
+        choices=BLOCK_SCALED,
+    )
+    weight_only: bool = fact(
+        "weight_only",
+        "flag",
+        "serving engines have kernels that expand weights of few bits on the way",
+        optional=True,
+        default=False,
+    )
+    ray_tracing: bool = fact(
+        "ray_tracing", "flag", "parts with graphics have ray-tracing cores", optional=True, default=False
+    )
+    one_connection: bool = fact(
+        "one_connection",
+        "flag",
+        "kernels of communication start in time beside products only through one queue of work "
+        "(CUDA_DEVICE_MAX_CONNECTIONS=1)",
+        optional=True,
+        default=False,
+    )
+    multiply_adds: Mapping[str, float] = fact(
+        "multiply_adds.hbm",
+        "counts",
+        "fused multiply-adds of one compute unit in one clock by precision, parts with HBM",
+        optional=True,
+        default=dict,
+    )
+    multiply_adds_gddr: Mapping[str, float] = fact(
+        "multiply_adds.gddr", "counts", "the same of the smaller dies with GDDR memory", optional=True, default=dict
+    )
+
+    @property
+    def lookup(self) -> str:
+        """The name that constants of software, power and calibration are found by."""
+        return self.family or self.name
+
+
+# What stands for a device that no database has read: nothing beyond its datasheet is known of its generation.
+NO_ARCHITECTURE = Architecture("", "", "", 0)
 
 
 @record("accelerators")
@@ -40,7 +101,7 @@ class Device:
     key: str
     name: str = fact("name", "text", "the maker's name of the part")
     vendor: str = fact("vendor", "text", "maker")
-    arch: str = fact("arch", "text", "architecture generation, such as Hopper or CDNA3")
+    arch: str = fact("arch", "text", "its generation, key or name in architectures/")
     year: int = fact("year", "int", "year of introduction")
     form_factor: str = fact("form_factor", "text", "SXM5, PCIe, OAM ...")
     default_node: str = fact("default_node", "text", "key of the node that a question without a node means")
@@ -89,6 +150,7 @@ class Device:
         "host.per_direction", "B/s", "rate to the host, one direction", optional=True, default=0.0
     )
     notes: str = fact("notes", "text", "what to know before trusting a figure", optional=True, default="")
+    architecture: Architecture = NO_ARCHITECTURE
 
     @property
     def file(self) -> str:
@@ -101,8 +163,8 @@ class Device:
 
     def supports(self, precision: str) -> bool:
         """Whether matrix products of a job precision run on this device."""
-        archs = _BLOCK_SCALED.get(precision)
-        return MATRIX_PEAK.get(precision) in self.peak and (archs is None or self.arch in archs)
+        scaled = precision not in BLOCK_SCALED or precision in self.architecture.block_scaled
+        return scaled and MATRIX_PEAK.get(precision) in self.peak
 
     def precision_peak(self, precision: str) -> float:
         """Dense FLOP/s of the matrix products of a job in `precision`."""
@@ -205,3 +267,28 @@ class Topology:
     radix: int | None = fact("radix", "int", "ports per switch", optional=True)
     dimensions: int | None = fact("dimensions", "int", "dimensions of a torus", optional=True)
     notes: str = fact("notes", "text", "caveats", optional=True, default="")
+
+
+def schema_table() -> str:
+    """The fields of every kind of file as a Markdown table, generated from the schema."""
+
+    spoken = {
+        "peaks": "FLOP/s by precision",
+        "ratio": "0–1",
+        "keys": "list",
+        "1/s": "Hz",
+        "flag": "true/false",
+        "counts": "number by precision",
+    }
+    lines = ["| folder | key | unit or kind | required | meaning |", "|---|---|---|---|---|"]
+    for folder, cls in KINDS.items():
+        for _, meta in facts_of(cls):
+            kind = " · ".join(meta["choices"]) or spoken.get(meta["unit"], meta["unit"])
+            need = "no" if meta["optional"] else "yes"
+            lines.append(f"| {folder} | `{meta['path']}` | {kind} | {need} | {meta['doc']} |")
+        groups = sorted({group_of(meta["path"]) for _, meta in facts_of(cls)} - {""})
+        places = ", ".join(f"`{g}.source`" for g in groups) or "`source`"
+        lines.append(f"| {folder} | {places} | text | yes | where the figures of the group come from |")
+        places = ", ".join(f"`{g}.confidence`" for g in groups) or "`confidence`"
+        lines.append(f"| {folder} | {places} | {' · '.join(CONFIDENCE)} | yes | how well the source supports them |")
+    return "\n".join(lines) + "\n"

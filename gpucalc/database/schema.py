@@ -25,8 +25,9 @@ def fact(
 ) -> Any:
     """A dataclass field read from `path` ("group.key") of a TOML file.
 
-    `unit` is a dimension of `units.parse_quantity` (B, B/s, s, 1/s, W: a string with a unit), "peaks"
-    (a table precision → FLOP/s), or a plain kind: "text", "int", "number", "ratio", "flag", "keys".
+    `unit` is a dimension of `units.parse_quantity` (B, B/s, s, 1/s, W: a string with a unit), "peaks" (a table
+    precision → FLOP/s), "counts" (a table precision → number), or a plain kind: "text", "int", "number", "ratio",
+    "flag", "keys".
     """
     metadata = {"path": path, "unit": unit, "doc": doc, "optional": optional, "choices": tuple(choices)}
     if not optional:
@@ -50,11 +51,13 @@ def record(folder: str) -> Callable[[type[R]], type[R]]:
 
 
 @functools.cache
-def _facts(cls: Any) -> tuple[tuple[str, dict[str, Any]], ...]:
+def facts_of(cls: Any) -> tuple[tuple[str, dict[str, Any]], ...]:
+    """(field, metadata) of each fact of a record."""
     return tuple((f.name, dict(f.metadata)) for f in dataclasses.fields(cls) if "path" in f.metadata)
 
 
-def _group(path: str) -> str:
+def group_of(path: str) -> str:
+    """The table of a file that a fact stands in; "" at its top."""
     return path.split(".")[0] if "." in path else ""
 
 
@@ -64,6 +67,9 @@ def _value(raw: Any, unit: str, choices: tuple[str, ...]) -> Any:
         if unit == "keys":
             if not isinstance(raw, list) or not all(isinstance(item, str) for item in raw):
                 raise UsageError("must be a list of texts")
+            for item in raw:
+                if choices and item not in choices:
+                    raise UsageError(f"{item!r} is none of {', '.join(choices)}")
             return tuple(raw)
         if not isinstance(raw, str) or not raw.strip():
             raise UsageError("must be a text that is not empty")
@@ -85,6 +91,8 @@ def _value(raw: Any, unit: str, choices: tuple[str, ...]) -> Any:
         return float(raw)
     if unit == "peaks":
         return _peaks(raw)
+    if unit == "counts":
+        return _counts(raw)
     if not isinstance(raw, str):
         raise UsageError(
             f"{_shown(raw)} is a bare value; write a quantity with its unit as text, such as {_example(unit)}"
@@ -100,6 +108,20 @@ def _shown(raw: Any) -> str:
 def _example(unit: str) -> str:
     examples = {"B": '"80 GB"', "B/s": '"3.35 TB/s"', "1/s": '"1830 MHz"', "s": '"0.6 us"', "W": '"700 W"'}
     return examples.get(unit, f'"1 {unit}"')
+
+
+def _counts(raw: Any) -> dict[str, float]:
+    if not isinstance(raw, dict) or not raw:
+        raise UsageError("must be a table of counts by precision, such as bf16 = 1024")
+    problems = []
+    for precision, count in raw.items():
+        if precision not in PRECISIONS:
+            problems.append(f"unknown precision {precision!r}; known: {', '.join(PRECISIONS)}")
+        elif isinstance(count, bool) or not isinstance(count, int | float) or not 0 < count <= 1e9:
+            problems.append(f"{precision}: must be a number above 0, not {_shown(count)}")
+    if problems:
+        raise UsageError(*problems)
+    return {precision: float(count) for precision, count in raw.items()}
 
 
 def _peaks(raw: Any) -> dict[str, float]:
@@ -128,9 +150,9 @@ def parse_record(cls: type[R], key: str, data: dict[str, Any], label: str) -> R:
     known: dict[str, set[str]] = {"": {"source", "confidence"}}
     used: set[str] = {""}
     schema: Any = cls
-    for name, meta in _facts(schema):
+    for name, meta in facts_of(schema):
         path = meta["path"]
-        group, last = _group(path), path.rsplit(".", 1)[-1]
+        group, last = group_of(path), path.rsplit(".", 1)[-1]
         known.setdefault(group, {"source", "confidence"}).add(last)
         table = data.get(group, {}) if group else data
         if not isinstance(table, dict):
@@ -173,22 +195,4 @@ def parse_record(cls: type[R], key: str, data: dict[str, Any], label: str) -> R:
 @functools.cache
 def _plain_record(cls: Any) -> bool:
     """Whether the facts stand at the top of the file, so that its source does too."""
-    return not any(_group(meta["path"]) for _, meta in _facts(cls))
-
-
-def schema_table() -> str:
-    """The fields of every kind of file as a Markdown table, generated from the schema."""
-
-    spoken = {"peaks": "FLOP/s by precision", "ratio": "0–1", "keys": "list", "1/s": "Hz", "flag": "true/false"}
-    lines = ["| folder | key | unit or kind | required | meaning |", "|---|---|---|---|---|"]
-    for folder, cls in KINDS.items():
-        for _, meta in _facts(cls):
-            kind = " · ".join(meta["choices"]) or spoken.get(meta["unit"], meta["unit"])
-            need = "no" if meta["optional"] else "yes"
-            lines.append(f"| {folder} | `{meta['path']}` | {kind} | {need} | {meta['doc']} |")
-        groups = sorted({_group(meta["path"]) for _, meta in _facts(cls)} - {""})
-        places = ", ".join(f"`{g}.source`" for g in groups) or "`source`"
-        lines.append(f"| {folder} | {places} | text | yes | where the figures of the group come from |")
-        places = ", ".join(f"`{g}.confidence`" for g in groups) or "`confidence`"
-        lines.append(f"| {folder} | {places} | {' · '.join(CONFIDENCE)} | yes | how well the source supports them |")
-    return "\n".join(lines) + "\n"
+    return not any(group_of(meta["path"]) for _, meta in facts_of(cls))

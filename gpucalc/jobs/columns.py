@@ -7,6 +7,7 @@ from typing import Any
 
 from gpucalc.core.vocabulary import WIRINGS
 from gpucalc.database.cluster import Cluster
+from gpucalc.database.defaults import defaults
 from gpucalc.database.efficiency import kernel_constants
 from gpucalc.database.network import collective_constants
 from gpucalc.database.profiles import Profile
@@ -88,8 +89,9 @@ def model_columns(model: Model) -> dict[str, float]:
 def device_columns(device: Device, precision: str, db: Database) -> dict[str, float]:
     """Peaks, memory and kernel constants, those of 16-bit products with the prefix `half_`."""
     half = precision if precision in {"fp32", "tf32"} else device.default_precision
-    matrix = kernel_constants(device, precision, db.dirs[1:])
-    sixteen = kernel_constants(device, half, db.dirs[1:])
+    assumed = defaults(db, "training")
+    matrix = kernel_constants(device, precision, db)
+    sixteen = kernel_constants(device, half, db)
     attention = {n: v for n, v in sixteen.items() if n.startswith(("attention_", "decode_"))}
     products = {f"half_{n}": v for n, v in sixteen.items() if n.startswith("gemm_") or n in _PRODUCT_FACTS}
     return {
@@ -100,7 +102,7 @@ def device_columns(device: Device, precision: str, db: Database) -> dict[str, fl
         "half_peak": device.precision_peak(half),
         "memory_bandwidth": device.memory_bandwidth,
         "usable_bytes": device.usable_bytes,
-        "host_bandwidth": (device.host_bandwidth or 16e9) * 0.8,
+        "host_bandwidth": (device.host_bandwidth or assumed["host_bandwidth"].value) * assumed["host_share"].value,
     }
 
 
@@ -111,7 +113,7 @@ def cluster_columns(cluster: Cluster, db: Database) -> dict[str, float]:
     """Links, network and their constants."""
     shape = cluster.topology
     return {
-        **collective_constants(cluster, db.dirs[1:]),
+        **collective_constants(cluster, db),
         "n_gpus": float(cluster.n_gpus),
         "domain": float(cluster.domain),
         "wiring": float(WIRINGS.index(cluster.scale_up_topology)),
@@ -196,8 +198,8 @@ def software_columns(
         "logit_bytes": logit,
         "flash": float(cells["flash_attention"] != "no"),
         "expert_host_ratio": constants["expert_host_ratio" if rack else "expert_host_ratio_hgx"],
-        "serial_gap_seconds": profile.by_architecture("serial_gap_seconds", device.arch),
-        "kernel_generation": profile.by_architecture(f"flash_rate_{kernel}", device.arch),
+        "serial_gap_seconds": profile.of_generation("serial_gap_seconds", device),
+        "kernel_generation": profile.of_generation(f"flash_rate_{kernel}", device),
         "full_head_dim": 1.0 if kernel == "fa1" else 128.0,  # FlashAttention 1 is no slower for small heads
         "unfused_norm_share": constants["unfused_share"] if fused is None else float(not fused),
         **power_columns(device, profile),
@@ -209,10 +211,9 @@ def software_columns(
 
 def power_columns(device: Device, profile: Profile) -> dict[str, float]:
     """The board's power limit over the reference of its architecture, and the clock held there."""
-    family = device.arch.split()[0].casefold()
-    reference = profile.constants.get(f"reference_watts_{family}")
+    reference = profile.of_generation_alone("reference_watts", device)
     share = device.tdp_watts / reference.value if reference and device.tdp_watts else 1.0
     return {
         "power_share": share,
-        "clock_at_reference": profile.by_architecture("sustained_clock", device.arch, "_other"),
+        "clock_at_reference": profile.of_generation("sustained_clock", device, "_other"),
     }

@@ -54,7 +54,6 @@ ALIASES = {
 CACHE_FORMATS = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0 + 2 / 128, "nvfp4": 0.5 + 1 / 16}
 # Which kernels are calibrated for a precision of products.
 KERNELS = {"int8": "fp8"}
-EXPANDS = ("Ampere", "Ada", "Hopper", "Blackwell", "CDNA")  # generations with weight-only kernels
 
 
 def format_named(name: str, what: str = "precision", known: dict[str, float] | None = None) -> str:
@@ -82,7 +81,7 @@ def products_of(device: Device, name: str) -> tuple[str, bool]:
                 return "int8", False
         elif device.supports(precision):
             return precision, False
-    if name in {"bf16", "fp16", "fp32"} or not device.arch.startswith(EXPANDS):
+    if name in {"bf16", "fp16", "fp32"} or not device.architecture.weight_only:
         can = [n for n in FORMATS if any(p in device.peak or _supports(device, p) for p in FORMATS[n].products)]
         near = nearest(name, can, 1)
         raise UsageError(

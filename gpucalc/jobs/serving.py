@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from gpucalc.core.columns import COLUMNS, KINDS, parse_cell
 from gpucalc.core.errors import UsageError
 from gpucalc.core.vocabulary import WIRINGS
+from gpucalc.database.documents import MEMORY_RULES
 from gpucalc.database.efficiency import kernel_constants
-from gpucalc.database.engines import MEMORY_RULES, Engine, choose_engine
+from gpucalc.database.engines import Engine, choose_engine
 from gpucalc.database.network import collective_constants, exchange_constants
 from gpucalc.jobs import training as jobs
 from gpucalc.jobs.formats import CACHE_FORMATS, FORMATS, KERNELS, format_named, product_peak, products_of
@@ -100,7 +101,7 @@ def resolve_serving(cells: Mapping[str, Any], context: Context) -> ServingJob:
     if stated.get("n_gpus") is None:
         stated["n_gpus"] = (stated.get("tp") or 1) * (stated.get("pp") or 1) * (stated.get("dp") or 1)
     cluster = jobs.collect(problems, jobs.stated_cluster, stated, context)
-    engine = jobs.collect(problems, choose_engine, str(cells.get("framework") or ""), context.db.dirs)
+    engine = jobs.collect(problems, choose_engine, str(cells.get("framework") or ""), context.db)
     for name in ("isl", "osl"):
         if cells.get(name) is None:
             problems.append(f"{name} is not stated")
@@ -238,7 +239,7 @@ def _format_columns(
     device: Device, cells: Mapping[str, Any], model: Model, db: Database, notes: list[str]
 ) -> dict[str, float]:
     half = device.default_precision
-    sixteen = kernel_constants(device, half, db.dirs[1:])
+    sixteen = kernel_constants(device, half, db)
     columns = {name: v for name, v in sixteen.items() if name.startswith(("attention_", "decode_"))}
     columns |= {name: sixteen[name] for name in ("memory_efficiency", "kernel_launch_seconds", "compute_units")}
     columns["l2_bytes"] = sixteen["l2_bytes"]
@@ -248,7 +249,7 @@ def _format_columns(
     for part, name in part_formats(cells["precision"], model).items():
         name = half if name == "bf16" else name
         precision, expanded = products_of(device, name)
-        constants = kernel_constants(device, KERNELS.get(precision, precision), db.dirs[1:])
+        constants = kernel_constants(device, KERNELS.get(precision, precision), db)
         columns |= {f"{part}_{n}": constants[n] for n in PRODUCT_CONSTANTS}
         columns[f"{part}_peak"] = product_peak(device, precision)
         columns[f"{part}_element_bytes"] = FORMATS[name].bytes
@@ -263,12 +264,12 @@ def _format_columns(
 
 
 def _cluster_columns(cluster: Cluster, db: Database) -> dict[str, float]:
-    columns = {**collective_constants(cluster, db.dirs[1:]), "wiring": float(WIRINGS.index(cluster.scale_up_topology))}
+    columns = {**collective_constants(cluster, db), "wiring": float(WIRINGS.index(cluster.scale_up_topology))}
     columns["domain"] = float(cluster.domain)
     columns["oversubscription"] = 1.0
     for phase, kernel in EXCHANGES.items():
         for direction in ("dispatch", "combine"):
-            found = exchange_constants(cluster, kernel, direction, db.dirs[1:])
+            found = exchange_constants(cluster, kernel, direction, db)
             columns |= {f"{phase}_{direction}_{name}": constant.value for name, constant in found.items()}
     return columns
 

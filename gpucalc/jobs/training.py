@@ -88,7 +88,7 @@ def resolve(cells: Mapping[str, Any], context: Context) -> Job:
         **software_columns(full, model, cluster.device, software, rack=cluster.domain > HGX_DOMAIN),
         "causal_flops": float(context.causal_flops),
     }
-    for name, share in overlay_shares(cluster, context.db.dirs[1:]).items():
+    for name, share in overlay_shares(cluster, context.db).items():
         columns[name] = min(1.0, columns[name] * share)
     return Job(full, columns, model, cluster, software, context, tuple(warnings), tuple(verdicts.unlisted(facts)))
 
@@ -170,10 +170,10 @@ def _cached_cluster(
 
 
 def _profile(cells: Mapping[str, Any], context: Context) -> Profile:
-    dirs = context.db.dirs
+    db = context.db
     if context.profile:
-        return load_profile(context.profile, dirs)
-    return choose_profile(str(cells.get("framework") or ""), str(cells.get("software_date") or ""), dirs)
+        return load_profile(context.profile, db)
+    return choose_profile(str(cells.get("framework") or ""), str(cells.get("software_date") or ""), db)
 
 
 def complete(

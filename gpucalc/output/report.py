@@ -297,7 +297,7 @@ def plan_report(
         explanation,
         pictures,
         command=command,
-        provenance=kernel_provenance(device, result.job["precision"], context.db.dirs[1:]),
+        provenance=kernel_provenance(device, result.job["precision"], context.db),
     )
 
 

@@ -12,7 +12,8 @@ from gpucalc.core.errors import UsageError, unknown
 from gpucalc.core.ledger import Columns, Ledger
 from gpucalc.core.vocabulary import operation
 from gpucalc.database.cluster import resolve_cluster
-from gpucalc.database.network import EXCHANGE_KERNELS, EXCHANGE_PHASES, collective_constants, exchange_constants
+from gpucalc.database.network import collective_constants, exchange_constants
+from gpucalc.database.tables import EXCHANGE_KERNELS, EXCHANGE_PHASES
 from gpucalc.estimate.collectives import (
     BF16_TOKEN,
     FP8_TOKEN,
@@ -25,8 +26,6 @@ from gpucalc.estimate.collectives import (
 from gpucalc.formulas import topology
 
 if TYPE_CHECKING:
-    import os
-
     from gpucalc.database.cluster import Cluster
     from gpucalc.database.reader import Database
 
@@ -135,12 +134,12 @@ def _resolved(
     return rows, errors
 
 
-def _columns(rows: Sequence[Mapping[str, Any]], count: str, dirs: Sequence[Any]) -> dict[str, Any]:
+def _columns(rows: Sequence[Mapping[str, Any]], count: str, db: Database) -> dict[str, Any]:
     """The columns that the formulas read, one value per row; all clusters of one wiring and kind of network."""
     clusters = {id(row["cluster"]): row["cluster"] for row in rows}
     slot = {key: i for i, key in enumerate(clusters)}
     index = np.array([slot[id(row["cluster"])] for row in rows])
-    constants = [{**collective_constants(c, dirs), **fabric_columns(c)} for c in clusters.values()]
+    constants = [{**collective_constants(c, db), **fabric_columns(c)} for c in clusters.values()]
     columns: dict[str, Any] = {
         name: np.array([c[name] for c in constants], dtype=float)[index] for name in constants[0]
     }
@@ -173,7 +172,7 @@ def evaluate_collective(records: Iterable[Mapping[str, str]], db: Database) -> l
         {"pred_time_us": None, "pred_busbw_GBps": None, "pred_algorithm": None, "pred_error": e or None} for e in errors
     ]
     for op, group, at in _kinds(rows, errors, "op"):
-        columns = _columns([rows[i] for i in at], "n_gpus", db.dirs[1:])
+        columns = _columns([rows[i] for i in at], "n_gpus", db)
         columns["message"] = message = np.array([rows[i]["bytes"] for i in at], dtype=float)
         ledger = collective_ledger(op, Columns(columns), group=group)
         seconds, names = ledger["time"], chosen_algorithm(op, ledger)
@@ -195,11 +194,11 @@ def evaluate_alltoall(records: Iterable[Mapping[str, str]], db: Database) -> lis
     ]
     for kernel, group, at in _kinds(rows, errors, "kernel"):
         mine = [rows[i] for i in at]
-        columns = _columns(mine, "gpus", db.dirs[1:])
+        columns = _columns(mine, "gpus", db)
         for name, source in (("tokens", "tokens_per_gpu"), ("hidden", "hidden"), ("experts_per_token", "topk")):
             columns[name] = np.array([row[source] for row in mine], dtype=float)
         for phase in EXCHANGE_PHASES:
-            seconds = _phase_seconds(mine, columns, kernel, group, phase, db.dirs[1:])
+            seconds = _phase_seconds(mine, columns, kernel, group, phase, db)
             for j, i in enumerate(at):
                 results[i][f"pred_{phase}_us"] = float(seconds[j] * 1e6)
     return results
@@ -211,12 +210,12 @@ def _phase_seconds(
     kernel: str,
     group: tuple[str, str],
     phase: str,
-    dirs: Sequence[Any],
+    db: Database,
 ) -> np.ndarray:
     clusters = {id(row["cluster"]): row["cluster"] for row in rows}
     slot = {key: i for i, key in enumerate(clusters)}
     index = np.array([slot[id(row["cluster"])] for row in rows])
-    constants = [exchange_constants(c, kernel, phase, dirs) for c in clusters.values()]
+    constants = [exchange_constants(c, kernel, phase, db) for c in clusters.values()]
     calibrated = {n: np.array([c[n].value for c in constants], dtype=float)[index] for n in constants[0]}
     token = FP8_TOKEN if phase == "dispatch" else BF16_TOKEN
     ledger = exchange_ledger(kernel, Columns({**columns, **calibrated, **token}), group=group)
@@ -226,26 +225,22 @@ def _phase_seconds(
 # --- comm -----------------------------------------------------------------------------------------
 
 
-def comm_ledger(
-    op: str, size_bytes: float, cluster: Cluster, dirs: Iterable[str | os.PathLike[str]] = (), *, trace: bool = False
-) -> Ledger:
+def comm_ledger(op: str, size_bytes: float, cluster: Cluster, db: Database, *, trace: bool = False) -> Ledger:
     """All terms of one collective over every GPU of a cluster."""
-    columns: dict[str, Any] = {**collective_constants(cluster, dirs), **fabric_columns(cluster)}
+    columns: dict[str, Any] = {**collective_constants(cluster, db), **fabric_columns(cluster)}
     local = float(topology.ranks_per_domain(cluster.n_gpus, 1, cluster.domain))
     columns |= {"message": float(size_bytes), "ranks": float(cluster.n_gpus), "ranks_per_domain": local}
     return collective_ledger(operation(op), Columns(columns), group=group_of(cluster), trace=trace)
 
 
-def comm(
-    op: str, size_bytes: float, cluster: Cluster, dirs: Iterable[str | os.PathLike[str]] = ()
-) -> list[dict[str, Any]]:
+def comm(op: str, size_bytes: float, cluster: Cluster, db: Database) -> list[dict[str, Any]]:
     """One row per algorithm of a collective over every GPU of a cluster, fastest first.
 
     Keys: op, bytes, n_gpus, algorithm, time_us, algbw_GBps, busbw_GBps, chosen, bound (link, network, latency).
     """
     op = operation(op)
-    ledger = comm_ledger(op, size_bytes, cluster, dirs)
-    idle = comm_ledger(op, 0.0, cluster, dirs)
+    ledger = comm_ledger(op, size_bytes, cluster, db)
+    idle = comm_ledger(op, 0.0, cluster, db)
     ranks, local = ledger.columns["ranks"], ledger.columns["ranks_per_domain"]
     best = str(chosen_algorithm(op, ledger)[0])
     rows = []

@@ -53,7 +53,7 @@ def explain(cells: Mapping[str, Any], context: Context) -> Explanation:
 
 def ledger_tree(ledger: Ledger, db: Database, roots: Sequence[str]) -> list[dict[str, Any]]:
     """The terms of any traced ledger of one row as records in tree order, those of `roots` first."""
-    known = references(db.dirs[1:])
+    known = references(db)
     return records(ledger, roots, {key: f"{r.authors} ({r.year}). {r.title}" for key, r in known.items()})
 
 

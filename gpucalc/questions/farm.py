@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from gpucalc.core.errors import UsageError
 from gpucalc.core.ledger import Ledger
-from gpucalc.database import files
+from gpucalc.database import defaults
+from gpucalc.database.reader import Database
 from gpucalc.database.records import Device
 from gpucalc.estimate.farm import Farm, Score
 from gpucalc.formulas import render
 
-FILE = "render_scores.toml"
+FILE = "render_scores"
 ORDERS = ("random", "longest-first")
-RAY_TRACING = {"Turing", "Ampere", "Ada", "Blackwell"}
 HOUR, DAY = 3600.0, 86400.0
-_COMPUTE_PARTS = ("a100", "a800", "b100", "b200", "b300", "gb200", "gb300", "h100", "h200", "h800", "h20", "gh200")
 
 
-def score_table(dirs: Sequence[Path] = ()) -> dict[str, Any]:
+def score_table(db: Database) -> dict[str, Any]:
     """The scores of the shipped file, then of a `defaults` folder of each user's database."""
-    merged: dict[str, Any] = {}
-    for root in (files.shipped(), *dirs):
-        path = Path(root) / "defaults" / FILE
-        if path.exists():
-            for name, table in files.read_toml(path, Path(root)).items():
-                if isinstance(table, dict):
-                    merged.setdefault(name, {}).update(table)
-    return merged
+    return defaults.merged(db, FILE)
+
+
+def has_ray_tracing(device: Device) -> bool:
+    """Whether a device has ray-tracing cores that renderers use: parts with graphics, whose memory is GDDR."""
+    graphics = device.memory_type.upper().startswith("GDDR")
+    return device.vendor == "NVIDIA" and device.architecture.ray_tracing and graphics
 
 
 def score_of(device: Device, table: Mapping[str, Any]) -> Score:
@@ -47,11 +44,7 @@ def score_of(device: Device, table: Mapping[str, Any]) -> Score:
         known = ", ".join(sorted(table["score"]))
         raise UsageError(f"{device.key} cannot render: no FP32 shaders are stated; scored devices: {known}")
     kind = "other" if device.vendor != "NVIDIA" else "none"
-    if (
-        device.vendor == "NVIDIA"
-        and device.arch.split()[0] in RAY_TRACING
-        and not device.key.startswith(_COMPUTE_PARTS)
-    ):
+    if has_ray_tracing(device):
         kind = "ray_tracing"
     rate = table["per_fp32_tflop"][kind]
     value, low, high = (float(rate[n]) * peak / 1e12 for n in ("value", "low", "high"))

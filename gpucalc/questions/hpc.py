@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,29 +12,23 @@ import numpy as np
 from gpucalc.core.errors import DataError, UsageError, unknown
 from gpucalc.core.ledger import Columns, Ledger
 from gpucalc.core.units import parse_quantity
-from gpucalc.database import files
+from gpucalc.database import defaults, files
 from gpucalc.database.cluster import Cluster
+from gpucalc.database.reader import Database
 from gpucalc.database.records import Device
 from gpucalc.estimate.hpc import bound_of, estimate_fitted, estimate_hpcg, estimate_hpl, estimate_kernel
 from gpucalc.formulas import hpc
 
-FILE = "hpc_kernels.toml"
+FILE = "hpc_kernels"
 PRECISIONS = ("fp64", "fp32")
 FP64_POOR = 1 / 8  # of the fp32 peak: below it double precision is emulated or an afterthought
 LIST_BENCHMARKS = ("hpl", "hpcg")
 MOST_GPUS = 10**6
 
 
-def constants(dirs: Sequence[Path] = ()) -> dict[str, Any]:
+def constants(db: Database) -> dict[str, Any]:
     """The kernels and shares of the shipped file, then of a `defaults` folder of each user's database."""
-    merged: dict[str, Any] = {}
-    for root in (files.shipped(), *dirs):
-        path = Path(root) / "defaults" / FILE
-        if path.exists():
-            for name, table in files.read_toml(path, Path(root)).items():
-                known = merged.setdefault(name, {})
-                known.update(table)
-    return merged
+    return defaults.merged(db, FILE)
 
 
 @dataclass(frozen=True)

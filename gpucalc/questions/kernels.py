@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from gpucalc.database.reader import Database
     from gpucalc.database.records import Device
 
-Dirs = Iterable[str | os.PathLike[str]]
 Record = dict[str, str]
 Prediction = dict[str, Any]
 
@@ -40,24 +38,24 @@ GEMM_OUTPUT = ("pred_time_us", "pred_tflops", "pred_bound")
 ATTENTION_OUTPUT = ("pred_time_us", "pred_bound")
 
 
-def _gemm_facts(device: Device, precision: str, dirs: Dirs) -> dict[str, float]:
+def _gemm_facts(device: Device, precision: str, db: Database) -> dict[str, float]:
     """Constants of products in `precision`, with the peak and the memory bandwidth."""
     peak = device.precision_peak(precision)
-    return {**kernel_constants(device, precision, dirs), "peak": peak, "memory_bandwidth": device.memory_bandwidth}
+    return {**kernel_constants(device, precision, db), "peak": peak, "memory_bandwidth": device.memory_bandwidth}
 
 
-def _attention_facts(device: Device, precision: str, dirs: Dirs) -> dict[str, float]:
+def _attention_facts(device: Device, precision: str, db: Database) -> dict[str, float]:
     """Constants of attention; with 8- or 4-bit values the cache shrinks, the products stay in 16 bit."""
     device.precision_peak(precision)
     width = ELEMENT_BYTES[precision]
     products = device.default_precision if width < 2 else precision
-    facts = _gemm_facts(device, products, dirs)
+    facts = _gemm_facts(device, products, db)
     return {**facts, "kv_bytes": width, "attention_element_bytes": max(width, 2.0)}
 
 
-def roofline_gemm(m: int, n: int, k: int, device: Device, precision: str, dirs: Dirs = ()) -> Ledger:
+def roofline_gemm(m: int, n: int, k: int, device: Device, precision: str, db: Database) -> Ledger:
     """The ledger of one matrix product on one device."""
-    facts = _gemm_facts(device, precision, dirs)
+    facts = _gemm_facts(device, precision, db)
     return one({"m": float(m), "n": float(n), "k": float(k), **facts}, add_gemm)
 
 
@@ -70,26 +68,26 @@ def roofline_attention(
     head_dim: int,
     device: Device,
     precision: str,
-    dirs: Dirs = (),
+    db: Database,
 ) -> Ledger:
     """The ledger of attention on one device: `prefill_causal` of whole sequences or one step of `decode`."""
     if phase not in PHASES:
         raise unknown("phase", phase, PHASES)
     shape = {"batch": batch, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
     lengths = {name: float(seqlen) for name in ("queries", "keys", "context")}
-    facts = {**_attention_facts(device, precision, dirs), **lengths, **{n: float(v) for n, v in shape.items()}}
+    facts = {**_attention_facts(device, precision, db), **lengths, **{n: float(v) for n, v in shape.items()}}
     return one(facts, add_prefill if phase == "prefill_causal" else add_decode)
 
 
-def roofline_kernel(flops: float, traffic: float, device: Device, precision: str, dirs: Dirs = ()) -> Ledger:
+def roofline_kernel(flops: float, traffic: float, device: Device, precision: str, db: Database) -> Ledger:
     """The ledger of a kernel of which only its FLOPs and its memory traffic are known."""
-    return one({**_gemm_facts(device, precision, dirs), "flops": flops, "traffic": traffic}, add_kernel)
+    return one({**_gemm_facts(device, precision, db), "flops": flops, "traffic": traffic}, add_kernel)
 
 
 class _Devices:
     """Facts of each (gpu, dtype) that occurs, or why there are none; each is looked up once."""
 
-    def __init__(self, db: Database, facts: Callable[[Device, str, Dirs], dict[str, float]]) -> None:
+    def __init__(self, db: Database, facts: Callable[[Device, str, Database], dict[str, float]]) -> None:
         self._db, self._facts = db, facts
         self._found: dict[tuple[str, str], tuple[int, list[str]]] = {}
         self.constants: list[dict[str, float]] = []
@@ -117,7 +115,7 @@ class _Devices:
         if device is None or precision is None:
             return -1, problems
         try:
-            self.constants.append(self._facts(device, precision, self._db.dirs[1:]))
+            self.constants.append(self._facts(device, precision, self._db))
         except UsageError as error:
             return -1, [*problems, *error.problems]
         return len(self.constants) - 1, problems

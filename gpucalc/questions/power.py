@@ -15,6 +15,7 @@ from gpucalc.database import defaults as db_defaults
 from gpucalc.database.cluster import Cluster, resolve_cluster
 from gpucalc.database.defaults import HOUR, KWH, Default
 from gpucalc.database.reader import Database
+from gpucalc.database.records import Device
 from gpucalc.estimate.power import estimate_power
 from gpucalc.estimate.training import estimate_training
 from gpucalc.jobs import training as jobs
@@ -58,15 +59,14 @@ class PowerResult:
     notes: list[str] = field(default_factory=list)
 
 
-def load_factor(values: Mapping[str, Default], arch: str) -> Default:
-    """Wall power of a node under load over the limits of its accelerators, by architecture."""
-    family = arch.split()[0].casefold() if arch else ""
-    return values.get(f"load_factor_{family}", values["load_factor"])
+def load_factor(values: Mapping[str, Default], device: Device) -> Default:
+    """Wall power of a node under load over the limits of its accelerators, by generation."""
+    return db_defaults.of_generation(values, "load_factor", device)
 
 
 def node_load_watts(device: Any, gpus: float, db: Database) -> tuple[float, float, float]:
     """Wall power of a node of so many accelerators under training load, with its range."""
-    factor = load_factor(db_defaults.defaults(db.dirs, "power"), device.arch)
+    factor = load_factor(db_defaults.defaults(db, "power"), device)
     board = gpus * device.tdp_watts
     return factor.value * board, factor.low * board, factor.high * board
 
@@ -80,7 +80,7 @@ def power(question: Question, context: Context, cells: Mapping[str, Any] | None 
     device = cluster.device
     if device.tdp_watts is None:
         raise UsageError(f"{device.file} states no power limit; add power.tdp to it")
-    values = db_defaults.defaults(db.dirs, "power")
+    values = db_defaults.defaults(db, "power")
     _check_cap(question, device.tdp_watts, values["idle_gpu"].value, device.key)
     notes: list[str] = []
     job, layout = None, ""
@@ -133,9 +133,9 @@ def _columns(
 ) -> tuple[dict[str, float], dict[str, str], list[str]]:
     device = cluster.device
     notes: list[str] = []
-    factor = load_factor(values, device.arch)
+    factor = load_factor(values, device)
     origins = {"load_factor": f"{factor.origin}: {factor.why}"}
-    electricity, source = db_defaults.cost_default(db.dirs, "electricity_usd_per_kwh")
+    electricity, source = db_defaults.cost_default(db, "electricity_usd_per_kwh")
     if question.electricity_price is not None:
         electricity, source = question.electricity_price, "stated"
     origins["electricity_price"] = f"{electricity:g} USD/kWh, {source}"
@@ -155,13 +155,13 @@ def _columns(
     }
     capital, said = question.capital, "stated"
     if capital is None:
-        capital, said = db_defaults.capital(db.dirs, device.key)
+        capital, said = db_defaults.capital(db, device.key)
     if capital is None:
         notes.append(f"no price of {device.key} with its node is known; cost of ownership needs --capital")
     else:
-        years, years_said = db_defaults.cost_default(db.dirs, "years")
-        interest, interest_said = db_defaults.cost_default(db.dirs, "interest")
-        opex, opex_said = db_defaults.cost_default(db.dirs, "opex_share")
+        years, years_said = db_defaults.cost_default(db, "years")
+        interest, interest_said = db_defaults.cost_default(db, "interest")
+        opex, opex_said = db_defaults.cost_default(db, "opex_share")
         origins |= {"capital": f"{capital:,.0f} USD per GPU, {said}", "opex": f"{opex:.0%} a year, {opex_said}"}
         origins["years"] = "stated" if question.years else f"{years:g}, {years_said}"
         origins["interest"] = "stated" if question.interest is not None else f"{interest:g}, {interest_said}"
@@ -178,7 +178,7 @@ def _spreads(
     cluster: Cluster, question: Question, values: Mapping[str, Default], base: Mapping[str, float]
 ) -> dict[str, np.ndarray]:
     """The columns that differ between the likely case and the ends of the range."""
-    factor = load_factor(values, cluster.device.arch)
+    factor = load_factor(values, cluster.device)
     pue, network = values["pue"], values["network_watts_per_gpu"]
     stated = question.pue
     return {
@@ -211,7 +211,7 @@ def caps(
 
     The range is that of the exponent between power and clock; memory and network keep their rates.
     """
-    values = db_defaults.defaults(db.dirs, "power")["clock_exponent"]
+    values = db_defaults.defaults(db, "power")["clock_exponent"]
     exponents = (values.value, values.low, values.high)
     varied = [_capped(job, share, exponent) for exponent in exponents for share in shares]
     step = estimate_training(jobs.stack(varied))

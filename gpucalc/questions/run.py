@@ -78,7 +78,7 @@ def run_columns(
     job: jobs.Job, step: Ledger, band: tuple[float, float], question: Question, db: Database
 ) -> tuple[Columns, dict[str, str]]:
     """One row per scenario of `run_question.scenarios`, and where values are from."""
-    power = db_defaults.defaults(db.dirs, "power")
+    power = db_defaults.defaults(db, "power")
     device, cluster = job.cluster.device, job.cluster
     if device.tdp_watts is None:
         raise UsageError(
@@ -88,7 +88,7 @@ def run_columns(
     holders = n if job.cells["zero_stage"] >= 1 else n / (job.cells["dp"] * job.cells["cp"])
     host = device.host_bandwidth or cluster.network_bandwidth_per_gpu
     columns, origins = failure_columns(question, n, float(job.model.parameters_total), holders, host, db)
-    factor, pue = load_factor(power, device.arch), power["pue"]
+    factor, pue = load_factor(power, device), power["pue"]
     origins["load_factor"] = f"{factor.origin}: {factor.why}"
     origins["pue"] = "stated" if question.pue is not None else f"{pue.origin}: {pue.why}"
     price, origins["price"] = _price(question, device.key, db)
@@ -126,13 +126,13 @@ def run_columns(
 def _carbon_intensity(question: Question, db: Database) -> tuple[float, str]:
     if question.carbon_intensity is not None:
         return question.carbon_intensity / KWH, "stated"
-    return db_defaults.grid(db.dirs, question.grid)
+    return db_defaults.grid(db, question.grid)
 
 
 def _electricity(question: Question, db: Database) -> tuple[float, str]:
     if question.electricity_price is not None:
         return question.electricity_price, "stated"
-    return db_defaults.cost_default(db.dirs, "electricity_usd_per_kwh")
+    return db_defaults.cost_default(db, "electricity_usd_per_kwh")
 
 
 def _extra(question: Question, n: float) -> float:
@@ -152,7 +152,7 @@ def _slowdown(question: Question, step: Ledger, n: float) -> tuple[float, str]:
 def _price(question: Question, gpu: str, db: Database) -> tuple[tuple[float, float, float], str]:
     if question.price is not None:
         return (question.price / HOUR,) * 3, "stated"
-    known = db_defaults.price(db.dirs, gpu)
+    known = db_defaults.price(db, gpu)
     if known is None:
         return (0.0, 0.0, 0.0), "no dated price of this GPU is known; state --price"
     age = db_defaults.age_in_months(known.date)
@@ -215,13 +215,13 @@ def _warnings(
         said.append("at the worst end of the range failures cost over 25 %, where closed forms are rough")
     if predicted["pred_fit"] != "fits":
         said.append(f"memory of this layout: {predicted['pred_fit']}")
-    small = db_defaults.defaults(db.dirs, "run")
+    small = db_defaults.defaults(db, "run")
     if question.mtbf is None and job.cluster.n_gpus < small["small_job_gpus"].value:
         said.append(
             f"below {small['small_job_gpus'].value:,.0f} GPUs jobs fail oftener than their nodes: factor "
             f"{small['small_job_factor'].value:g} ({small['small_job_factor'].why})"
         )
-    price = db_defaults.price(db.dirs, job.cluster.device.key)
+    price = db_defaults.price(db, job.cluster.device.key)
     if question.price is None and price is not None:
         said.append(f"price as of {price.date}, {db_defaults.age_in_months(price.date)} months old; state --price")
     elif question.price is None:

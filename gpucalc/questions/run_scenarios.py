@@ -59,7 +59,7 @@ def failure_columns(
 
     `holders`: GPUs over which the state is cut; each copies its part to the host at a share of `host_bandwidth`.
     """
-    values = db_defaults.defaults(db.dirs, "run")
+    values = db_defaults.defaults(db, "run")
     origins: dict[str, str] = {}
 
     def spread(name: str, stated: float | None, default: Default, unit: float = 1.0) -> tuple[float, float, float]:

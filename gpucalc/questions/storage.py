@@ -96,7 +96,7 @@ def columns_of(
 ) -> tuple[dict[str, float], list[str]]:
     """The numbers of one question, and what was taken where nothing was stated."""
     notes: list[str] = []
-    values = db_defaults.defaults(db.dirs, "run")
+    values = db_defaults.defaults(db, "run")
     n = float(question.n_gpus)
     time, ratio, origin = compute_time_of(workload, device, db)
     if question.compute_time is not None:
@@ -153,7 +153,7 @@ def predict(questions: Sequence[Question], db: Database) -> Ledger:
     """The terms of several questions, one row each."""
     rows = []
     for question in questions:
-        workload = db_defaults.workload(db.dirs, question.workload or "image")
+        workload = db_defaults.workload(db, question.workload or "image")
         rows.append(columns_of(workload, db.device(question.gpu), question, db)[0])
     return estimate_storage(Columns({name: np.array([row[name] for row in rows]) for name in rows[0]}))
 
@@ -161,11 +161,11 @@ def predict(questions: Sequence[Question], db: Database) -> Ledger:
 def storage(question: Question, context: Context, cells: Mapping[str, Any] | None = None) -> StorageResult:
     """What data and checkpoints ask of a store; `cells` is the model's job, whose tokens and checkpoints count."""
     db = context.db
-    workload = db_defaults.workload(db.dirs, question.workload or ("text" if cells else "image"))
+    workload = db_defaults.workload(db, question.workload or ("text" if cells else "image"))
     cluster = resolve_cluster(
         db, question.gpu, question.n_gpus, question.gpus_per_node, question.inter_node_gbps_per_gpu, context.fabric
     )
-    values = db_defaults.defaults(db.dirs, "run")
+    values = db_defaults.defaults(db, "run")
     notes: list[str] = []
     extra: dict[str, float] = {}
     if cells is not None:
@@ -196,7 +196,7 @@ def storage(question: Question, context: Context, cells: Mapping[str, Any] | Non
     ledger = estimate_storage(Columns({**columns, **extra}), trace=True)
     from gpucalc.questions.explain import ledger_tree
 
-    low, high = db_defaults.measured_share(db.dirs)
+    low, high = db_defaults.measured_share(db)
     return StorageResult(
         workload=workload,
         cluster=cluster,

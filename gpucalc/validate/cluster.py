@@ -222,7 +222,7 @@ def training_energy_ratios(db: Database) -> list[float]:
     from gpucalc.questions.run import run
     from gpucalc.questions.run_scenarios import Question
 
-    draw = db_defaults.defaults(db.dirs, "power")["load_draw"].value
+    draw = db_defaults.defaults(db, "power")["load_draw"].value
     found = []
     for row in shipped_rows("cluster/training_energy"):
         counts = {n: int(_needed(row, n)) for n in ("n_gpus", "seq_len", "global_batch")}

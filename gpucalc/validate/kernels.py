@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpucalc.core.errors import UsageError
-from gpucalc.database import files
-from gpucalc.database.efficiency import parse_table
 from gpucalc.database.reader import Database
 from gpucalc.validate.metrics import errors_of, quantile
 from gpucalc.validate.report import Line, percent
@@ -116,7 +114,7 @@ def kernel_targets(tables: Mapping[str, Sequence[dict[str, str]]], db: Database)
     for name, kind, wanted, limit, limit_left_out in _TARGETS:
         records = [r for r in tables[kind] if wanted(r)]
         ratios = [_ratio(r, p) for r, p in zip(records, predict_kernels(kind, records, db), strict=True)]
-        found, left_out = errors_of(ratios).median, _device_left_out(kind)
+        found, left_out = errors_of(ratios).median, _device_left_out(kind, db)
         missed = [
             v for v, f, most in (("random", found, limit), ("left_out", left_out, limit_left_out)) if f and f > most
         ]
@@ -134,11 +132,10 @@ def kernel_targets(tables: Mapping[str, Sequence[dict[str, str]]], db: Database)
     return lines
 
 
-def _device_left_out(kind: str) -> float | None:
+def _device_left_out(kind: str, db: Database) -> float | None:
     """Median over devices of the error when the device is left out of the fit of its kind; None where not recorded."""
     if kind == "collective":
         return None
-    path = files.shipped() / "calibration" / f"{kind}.csv"
-    rows = parse_table(kind, files.read_text(path, files.shipped()), path.name)
-    errors = [float(r.description["left_out_error"]) for r in rows if r.description["left_out_error"]]
+    stated = [row.texts["left_out_error"] for row in db.shipped().table(kind).values()]
+    errors = [float(text) for text in stated if text]
     return quantile(errors, 0.5) if errors else None

@@ -18,7 +18,7 @@ from gpucalc.formulas import hpc, mixed
 from gpucalc.jobs import training as jobs
 from gpucalc.jobs.context import Context
 from gpucalc.questions import hpc as codes
-from gpucalc.questions.farm import RAY_TRACING
+from gpucalc.questions.farm import has_ray_tracing
 from gpucalc.validate.metrics import errors_of, quantile
 from gpucalc.validate.report import Line, percent
 from gpucalc.validate.training import shipped_rows
@@ -121,7 +121,7 @@ def _others(values: Sequence[float], place: int) -> float | None:
 
 
 def _hpc(rows: list[dict[str, str]], db: Database) -> tuple[list[dict[str, Any]], list[Line]]:
-    found = [*_listed(rows), *_lattice(rows), *_several(rows), *_grind(rows, db), *_strong(rows)]
+    found = [*_listed(rows), *_lattice(rows, db), *_several(rows), *_grind(rows, db), *_strong(rows)]
     if not found:
         raise UsageError("no row is of a benchmark that is known: HPL, FluidX3D, MFC, GROMACS, Amber, LAMMPS")
     targets = []
@@ -167,9 +167,9 @@ def _listed(rows: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
     return found
 
 
-def _lattice(rows: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
+def _lattice(rows: Sequence[Mapping[str, str]], db: Database) -> list[dict[str, Any]]:
     """Lattice Boltzmann on one device, from the shares of the other devices of its maker."""
-    known = codes.constants()["kernel"]
+    known = codes.constants(db)["kernel"]
     found = []
     for suffix, name in LBM_BYTES.items():
         one = [
@@ -229,7 +229,7 @@ def _several(rows: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
 
 def _grind(rows: Sequence[Mapping[str, str]], db: Database) -> list[dict[str, Any]]:
     """Grind times of a CFD code on devices of the database; its operations were fitted to them."""
-    kernel = codes.kernel_named("cfd", codes.constants())
+    kernel = codes.kernel_named("cfd", codes.constants(db))
     keys = {"GH200": "gh200-96gb", "H100": "h100-sxm-80gb", "V100": "v100-sxm2-16gb", "L40S": "l40s-48gb"}
     found = []
     for r in rows:
@@ -316,7 +316,7 @@ def _render(rows: list[dict[str, str]], db: Database) -> tuple[list[dict[str, An
         what = f"{workers} machines, {each} frames each, spread {spread}"
         found.append(_row(what, family, simulated, closed_makespan(frames, workers, spread)))
     scored = [(r, db.device(r["device"])) for r in rows if r.get("kind") == "blender_open_data" and r.get("device")]
-    cores = [(r, d) for r, d in scored if d.arch.split()[0] in RAY_TRACING]
+    cores = [(r, d) for r, d in scored if has_ray_tracing(d)]
     rates = [_number(r, "value") / (d.peak["fp32"] / 1e12) for r, d in cores]
     for i, (r, d) in enumerate(cores):
         rate = _others(rates, i)

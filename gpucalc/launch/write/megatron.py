@@ -11,7 +11,6 @@ from gpucalc.launch.job import Launch, LaunchCommand, preset_facts
 from gpucalc.launch.starter import TORCHRUN
 from gpucalc.launch.target import Target
 
-BEFORE_BLACKWELL = ("volta", "turing", "ampere", "ada", "hopper")
 CP_COMM = {"ring": "p2p", "ag": "all_gather", "ulysses": "a2a"}
 BACKENDS = {"yes": "flash", "fa1": "flash", "fa2": "flash", "fa3": "flash", "vendor": "fused", "no": "unfused"}
 PRECISIONS: dict[str, list[str]] = {
@@ -88,7 +87,7 @@ def start(launch: Launch) -> LaunchCommand:
     program = [["pretrain_gpt.py"], *arguments(launch)]
     environment = {}
     # https://github.com/NVIDIA/Megatron-LM: asserted before Blackwell with tp or cp, refused by Megatron-FSDP.
-    early = launch.device.arch.split()[0].casefold() in BEFORE_BLACKWELL if launch.device.arch else False
+    early = launch.device.architecture.one_connection
     if early and launch.zero_stage < 2 and (launch["tp"] > 1 or launch["cp"] > 1):
         environment["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
     result = LaunchCommand("", program, environment=environment, comments=_comments(launch))

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpucalc.core.errors import UsageError
+from gpucalc.database.reader import Database
 from gpucalc.output.figures.canvas import BLACK, COLOURS, GREY, MARKERS, PLATE, RED, grid, new_figure, settings
 
 DASHES = ("-", (0, (6, 3)), (0, (3, 2)), (0, (1, 1.5)))
@@ -95,12 +96,12 @@ def _other_roofs(axes: Any, device: Any, precision: str, bandwidth: float, low: 
         )
 
 
-def comm_figure(op: str, size_bytes: float, cluster: Any, dirs: Sequence[Any] = ()) -> Any:
+def comm_figure(op: str, size_bytes: float, cluster: Any, db: Database) -> Any:
     """Time and bus bandwidth of a collective by algorithm, for sizes around `size_bytes`; the chosen one is thick."""
     from gpucalc.questions.collectives import comm
 
     sizes = message_sizes(size_bytes)
-    found = [comm(op, size, cluster, dirs) for size in sizes]
+    found = [comm(op, size, cluster, db) for size in sizes]
     names = list(dict.fromkeys(row["algorithm"] for rows in found for row in rows))
     with settings():
         figure = new_figure(10.5, 4.6)

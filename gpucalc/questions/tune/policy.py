@@ -191,7 +191,7 @@ def estimate_policy(policy: Policy, context: Context, *, trace: bool = False) ->
             "sync_bandwidth": policy.sync_bandwidth or sync_bandwidth(job),
             "sync_startup": 0.1,
             "separate": float(policy.generation_gpus > 0),
-            **(policy.constants or policy_constants(tuple(context.db.dirs))),
+            **(policy.constants or policy_constants(context.db)),
             "train_gpus": float(policy.training_gpus),
             "n_gpus": float(policy.n_gpus),
         },

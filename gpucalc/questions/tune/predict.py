@@ -47,7 +47,7 @@ def evaluate_posttraining(records: Sequence[Mapping[str, str]], context: Context
     pairs: list[tuple[int, Tuning, Job, Job]] = []
     for place, record in enumerate(records):
         try:
-            tuning = read_tuning(record, lambda text: choose_recipe(text, context.db.dirs))
+            tuning = read_tuning(record, lambda text: choose_recipe(text, context.db))
             if tuning.algorithm in SUPERVISED or tuning.algorithm in PREFERENCE:
                 pairs.append((place, tuning, *supervised_jobs(tuning, context)))
             else:

@@ -5,16 +5,15 @@ A claim of a user is pairs key=value; `claims_said.from_pairs` finds out what ki
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
-from gpucalc.core.errors import DataError, unknown
-from gpucalc.database import files
-from gpucalc.database.reader import Database
+from gpucalc.core.errors import DataError, UsageError, shown, suggestion, unknown
+from gpucalc.database.reader import Database, read_layers
 from gpucalc.validate.claims import figures, runs
-from gpucalc.validate.claims.statements import EXAMPLES, Claim, Verdict
+from gpucalc.validate.claims.statements import EXAMPLES, KINDS, Claim, Verdict
 
+FILE = "claims"
 CHECKS: dict[str, Callable[[Claim, Database], Verdict]] = {
     "peak": figures.check_peak,
     "node_peak": figures.check_node_peak,
@@ -33,21 +32,38 @@ CHECKS: dict[str, Callable[[Claim, Database], Verdict]] = {
 }
 
 
-@functools.lru_cache(maxsize=4)
-def shipped_claims(roots: tuple[Path, ...]) -> dict[str, Claim]:
-    """key → claim of the database; a later folder wins."""
+def shipped_claims(db: Database) -> dict[str, Claim]:
+    """key → claim of the database; of each the last folder that states it wins."""
     found: dict[str, Claim] = {}
-    for root in roots:
-        path = root / "claims.toml"
-        if not path.exists():
-            continue
-        for key, row in files.read_toml(path, root).items():
-            if not isinstance(row, dict) or not isinstance(row.get("text"), str) or row.get("kind") not in CHECKS:
-                raise DataError(f"claims.toml: {key}: must be a table with text and kind, one of {', '.join(CHECKS)}")
-            found[key] = Claim(
-                key, row["text"], row["kind"], {n: v for n, v in row.items() if n not in {"text", "kind"}}
-            )
+    for label, layer in db.layers(FILE):
+        if problems := list(_problems(label, layer)):
+            raise DataError(*problems)
+        for key, row in layer.items():
+            fields = {name: value for name, value in row.items() if name not in {"text", "kind"}}
+            found[key] = Claim(key, row["text"], row["kind"], fields)
     return found
+
+
+def claim_problems(dirs: Sequence[str]) -> list[str]:
+    """What `hw check` says of the claims of some folders, of the shipped ones without any."""
+    db = Database(dirs)
+    try:
+        layers = read_layers(db.dirs[-len(dirs) :] if dirs else db.dirs[:1], FILE)
+        return [problem for label, layer in layers for problem in _problems(label, layer)]
+    except UsageError as error:
+        return list(error.problems)
+
+
+def _problems(label: str, layer: Mapping[str, Any]) -> Iterator[str]:
+    for key, row in layer.items():
+        if not isinstance(row.get("text"), str):
+            yield f"{label}: {key}.text: missing"
+        if row.get("kind") not in CHECKS:
+            kind = str(row.get("kind", ""))
+            yield f"{label}: {key}.kind: {shown(kind)} is unknown{suggestion(kind, CHECKS)}"
+        yield from (
+            f"{label}: {key}.{name}: missing" for name in KINDS.get(str(row.get("kind")), ()) if name not in row
+        )
 
 
 def check(claim: Claim, db: Database) -> Verdict:
@@ -57,7 +73,7 @@ def check(claim: Claim, db: Database) -> Verdict:
 
 def check_all(db: Database, keys: Sequence[str] = ()) -> list[Verdict]:
     """The verdicts on the claims of the database, or on some of them."""
-    known = shipped_claims(db.dirs)
+    known = shipped_claims(db)
     for key in keys:
         if key not in known:
             raise unknown("claim", key, known, f"or write your own, such as {EXAMPLES}")

@@ -1,0 +1,140 @@
+"""TOML files that hold many entries: `defaults/*.toml`, `references.toml`, `claims.toml`. Their shapes.
+
+`Database.layers` reads them; of each entry the last folder that states it wins.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpucalc.core.errors import UsageError
+from gpucalc.core.units import parse_quantity
+from gpucalc.database.schema import PRECISIONS
+from gpucalc.database.shapes import Each, Either, Flag, Number, Rows, Shape, Table, Text, Texts
+
+ORIGINS = ("measured", "published", "counted", "assumed")
+DEFAULT = Table(
+    {
+        **dict.fromkeys(("value", "low", "high"), Number()),
+        "unit": Text(empty=True),
+        "origin": Text(ORIGINS),
+        "why": Text(),
+    }
+)
+SHARE = Number(0, 1)
+
+
+def _quantity(dimension: str) -> Any:
+    def wrong(text: str) -> str:
+        try:
+            parse_quantity(text, dimension)
+        except UsageError as error:
+            return str(error)
+        return ""
+
+    return wrong
+
+
+_DEFAULTS = Table({}, {"title": Text(), "values": Each(DEFAULT)})
+_MAKERS = Each(SHARE)
+_KERNEL = Table(
+    {
+        "title": Text(),
+        "unit": Text(),
+        "precision": Text(PRECISIONS),
+        **dict.fromkeys(("flops", "bytes", "memory", "halo"), Number()),
+        "overlap": SHARE,
+        "origin": Text(),
+        "compute": SHARE,
+        "bandwidth": _MAKERS,
+    },
+    {"reductions": Number()},
+)
+_SCALING = Table(
+    {
+        "title": Text(),
+        "gpu": Text(),
+        "per": Text(),
+        **dict.fromkeys(("divided", "serial", "logarithmic"), Number()),
+        **dict.fromkeys(("first", "last"), Number(1, whole=True)),
+        "origin": Text(),
+    }
+)
+_SECONDS, _RATE = Text(accepts=_quantity("s")), Text(accepts=_quantity("B/s"))
+_RANGE = Table({**dict.fromkeys(("value", "low", "high"), Number()), "origin": Text()})
+_PRICE = Table(
+    {"gpu": Text(), **dict.fromkeys(("usd_per_hour", "low", "high"), Number()), "date": Text(), "source": Text()}
+)
+_SAMPLES = Table(
+    {
+        "title": Text(),
+        **dict.fromkeys(("batch", "sample", "decoded"), Number()),
+        **dict.fromkeys(("core_seconds", "reads_per_sample"), Number()),
+        "compute": Each(Number()),
+        "utilisation": SHARE,
+        "source": Text(),
+        "origin": Text(),
+    }
+)
+_CITED = ("electricity", "interest", "years", "capital", "opex")
+REFERENCE = Table({"authors": Text(), "title": Text(), "year": Number(1600, 2200, whole=True), "locator": Text()})
+CLAIM = Each(Either((Text(), Number(), Flag(), Texts())))
+# A whole file: every entry may stand alone in an overlay, so no top-level key is required there.
+SHAPES: dict[str, Shape] = {
+    "defaults/run": _DEFAULTS,
+    "defaults/power": _DEFAULTS,
+    "defaults/training": _DEFAULTS,
+    "defaults/grid": Table(
+        {"grams_per_kwh": Each(Number(0, 5000))}, {"title": Text(), "year": Number(whole=True), "source": Text()}
+    ),
+    "defaults/prices": Table(
+        {},
+        {
+            "title": Text(),
+            **dict.fromkeys(("electricity_usd_per_kwh", "capital_per_gpu_usd", "years"), Number()),
+            **dict.fromkeys(("interest", "opex_share"), SHARE),
+            "capital_gpu": Text(),
+            **{f"{name}_source": Text() for name in _CITED},
+            "price": Rows(_PRICE),
+        },
+    ),
+    "defaults/storage_workloads": Table(
+        {},
+        {
+            "title": Text(),
+            "speed_exponent": SHARE,
+            **dict.fromkeys(("measured_low", "measured_high"), Number()),
+            **dict.fromkeys(("speed_exponent_source", "measured_source"), Text()),
+        },
+        others=_SAMPLES,
+    ),
+    "defaults/hpc_kernels": Table(
+        {},
+        {
+            "kernel": Each(_KERNEL),
+            "hpl": Table({}, {"title": Text(), "memory_fill": SHARE, "origin": Text(), "efficiency": _MAKERS}),
+            "hpcg": Table({}, {"title": Text(), "origin": Text(), "intensity": _MAKERS}),
+            "halo": Table(
+                {},
+                {
+                    **dict.fromkeys(("latency", "reduction_latency"), _SECONDS),
+                    "staged": _RATE,
+                    **dict.fromkeys(("link_share", "network_share"), SHARE),
+                    "origin": Text(),
+                },
+            ),
+            "scaling": Each(_SCALING),
+        },
+    ),
+    "defaults/render_scores": Table(
+        {},
+        {
+            "origin": Text(),
+            "score": Each(Table({"value": Number()}, {"submissions": Number(1, whole=True)})),
+            "per_fp32_tflop": Each(_RANGE),
+            "farm": Table({}, {"spread": Number(), "origin": Text()}),
+        },
+    ),
+    "references": Each(REFERENCE),
+    "claims": Each(CLAIM),
+}
