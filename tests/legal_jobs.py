@@ -16,6 +16,7 @@ from gpucalc.estimate.training import estimate_training
 from gpucalc.jobs.context import Context
 from gpucalc.jobs.training import Job, resolve, stack
 from gpucalc.layouts.axes import divisors
+from gpucalc.layouts.schedules import SCHEDULES
 from gpucalc.models.model import load_model
 
 DENSE = ("llama-3.1-8b", "llama-3.1-70b", "gpt3-175b", "gpt2-1.5b", "qwen2.5-7b")
@@ -71,7 +72,7 @@ def legal_cells(draw: Any, models: tuple[str, ...] = (*DENSE, *MIXTURES), larges
     micro = draw(st.sampled_from([1, 2, 4]))
     vpp = draw(st.sampled_from([v for v in (1, 2, 3) if pp > 1 and v <= -(-model.layers // pp)] or [1]))
     many = draw(st.sampled_from([1, 2, 4, 16])) * pp
-    schedules = ["interleaved"] if vpp > 1 else ["gpipe", "1f1b", "zb-h1", "zb-2p", "dualpipe"] if pp > 1 else ["none"]
+    usable = [row.name for row in SCHEDULES.values() if bool(row.token) == (pp > 1) and row.chunked == (vpp > 1)]
     zero = draw(st.integers(0, 3))
     framework = draw(st.sampled_from(tuple(FRAMEWORKS)))
     return {
@@ -88,7 +89,7 @@ def legal_cells(draw: Any, models: tuple[str, ...] = (*DENSE, *MIXTURES), larges
         "ep": ep,
         "etp": draw(st.sampled_from(etps or [1])),
         "vpp": vpp,
-        "schedule": draw(st.sampled_from(schedules)),
+        "schedule": draw(st.sampled_from(usable)),
         "cp_kind": draw(st.sampled_from(CP_KINDS)),
         "zero_stage": zero,
         "shard_group": draw(st.sampled_from([None, *(d for d in (2, 4) if (dp * cp) % d == 0 and zero == 3)])),

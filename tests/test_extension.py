@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
+
+from gpucalc import evaluate
+from gpucalc.core.columns import Column
+from gpucalc.core.errors import UsageError
+from gpucalc.core.formula import formula
+from gpucalc.core.units import Count
+from gpucalc.formulas import pipeline
+from gpucalc.layouts import axes, rules, schedules
+from gpucalc.layouts.axes import ACTIVATIONS, CUT, LAYER, STATES, Axis, divisors
+from gpucalc.layouts.label import Layout
+from gpucalc.layouts.rules import Rule
+from gpucalc.layouts.schedules import Condition, Schedule
+from gpucalc.output.figures.explained import drawn_micro_batches
 
 LAUNCHER = '''
 """A launcher that people may write: one module of the folder."""
@@ -123,3 +139,145 @@ def test_a_reader_is_one_module() -> None:
     cells, notes = read_launch("plain-number", "8", {"n_gpus": 16})
     assert (cells["tp"], cells["n_gpus"]) == (8, 16)
     assert notes == ["read by the reader of a test"]
+
+
+# --- a pipeline schedule -----------------------------------------------------------------------------------
+
+PLAN = ("llama-3.1-8b", "--gpu", "h100-sxm-80gb", "--gpus", "16", "--seq-len", "4096", "--global-batch", "64")
+
+
+@pytest.fixture
+def eager_pipe() -> Iterator[Schedule]:
+    """A schedule of a formula of its own: half the idle passes of 1F1B, every micro-batch in flight."""
+
+    @formula(symbol="i_half", cite="narayanan2021", valid="pp >= 1")
+    def idle_passes_eager(pp: Count) -> Count:
+        """Idle passes of the schedule of this test: (p-1)/2, as the test's page says."""
+        return (pp - 1) / 2
+
+    def holds(c: Mapping[str, Any]) -> Any:
+        return c["pp"] >= 4
+
+    condition = Condition("eager-pipe: at least 4 stages", holds, lambda c: f"eager-pipe needs 4 stages, not {c['pp']}")
+    row = Schedule(
+        "eager-pipe",
+        "eager",
+        idle=idle_passes_eager,
+        in_flight=pipeline.in_flight_gpipe,
+        weight_fill=1.0,
+        critical_path=True,
+        condition=condition,
+    )
+    with schedules.register(row):
+        yield row
+
+
+@pytest.mark.usefixtures("eager_pipe")
+def test_a_schedule_is_one_row() -> None:
+    label = "pp4-dp4-mbs1-zero1-eager-full"
+    ranked = json.loads(run("plan", *PLAN, "--layout", "pp*-mbs1-zero1-eager-full", "-f", "json")[1])
+    assert ranked["rejected"]["eager-pipe: at least 4 stages"] > 0  # pp=2
+    assert {row["schedule"] for row in ranked["rows"] if row["pp"] > 1} == {"eager-pipe"}
+    (row,) = (row for row in ranked["rows"] if row["layout"] == label)
+
+    def terms(layout: str) -> dict[str, Any]:
+        status, text = run("explain", *PLAN, "--layout", layout, "-f", "json")
+        assert status == 0, text
+        return {term["path"]: term for term in json.loads(text)["terms"]}
+
+    own, usual = terms(label), terms(label.replace("-eager", ""))
+    assert own["time/step"]["value"] == row["pred_step_time_s"]
+    assert own["pp/idle_passes/eager-pipe"]["value"] == 1.5
+    assert "(pp - 1) / 2" in own["pp/idle_passes/eager-pipe"]["formula"]
+    assert own["pp/in-flight/first"]["value"] == 16 > usual["pp/in-flight/first"]["value"]
+    assert 0 < own["time/pp/bubble"]["value"] < usual["time/pp/bubble"]["value"]
+    assert "pp/critical-path" in own
+    assert "pp/critical-path" not in usual
+    # A stated layout that breaks its condition is priced, and says so.
+    said = run("explain", *PLAN, "--layout", label.replace("pp4-dp4", "pp2-dp8"))[1]
+    assert "the planner would not list this: eager-pipe needs 4 stages, not 2; pp=4, dp=4 would be legal" in said
+
+
+@pytest.mark.usefixtures("eager_pipe")
+def test_a_schedule_stands_in_labels_exports_completion_and_pictures() -> None:
+    cells = {"pp": 4, "dp": 4, "schedule": "eager-pipe"}
+    assert Layout(**cells).label() == "pp4-dp4-eager"
+    assert Layout.from_label("PP4-dp4-Eager") == Layout(**cells)
+    assert "did you mean eager?" in run("explain", *PLAN, "--layout", "pp4-eagre")[1]
+    for target in ("megatron", "torchtitan", "nanotron"):
+        status, text = run("export", *PLAN, "--layout", "pp4-dp4-mbs1-zero1-eager-full", "--to", target)
+        assert status != 0
+        assert "eager-pipe" in text, text
+    assert "eager-pipe" in run("completion", "bash")[1]
+    assert drawn_micro_batches("eager-pipe", 32, 4, 1) == 0  # an order is not known: estimated, not drawn
+
+
+def test_nothing_is_left_of_a_schedule_after_its_block() -> None:
+    assert "eager-pipe" not in schedules.SCHEDULES
+    with pytest.raises(UsageError, match="unknown token"):
+        Layout.from_label("pp4-eager")
+
+
+# --- a parallel axis ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hidden_parallel() -> Iterator[Axis]:
+    """A degree of its own: ranks that split the hidden width of a layer, at most 4 and a divisor of it."""
+    column = Column("hp", "int", "ranks that split the hidden width", "1")
+    axis = Axis(
+        "hp",
+        "hp",
+        decides=frozenset({LAYER, ACTIVATIONS, STATES}),
+        scope=CUT,
+        degree=True,
+        levels=lambda sizes: tuple(divisors(sizes.n_gpus, 4)),
+        title="hidden parallelism",
+    )
+    rule = Rule(
+        "hp at most tp",
+        ("hp", "tp"),
+        lambda c: c["hp"] <= c["tp"],
+        lambda c: f"hp={c['hp']} is more than tp={c['tp']}",
+        ("hp", "tp"),
+    )
+    with axes.register(axis, column), rules.register(rule):
+        yield axis
+
+
+@pytest.mark.usefixtures("hidden_parallel")
+def test_an_axis_is_one_row_and_its_rule_another() -> None:
+    ranked = json.loads(run("plan", *PLAN, "--layout", "tp2-hp*-dp*-mbs1-zero1-sp-none", "-f", "json")[1])
+    rows = {row["hp"]: row for row in ranked["rows"]}
+    assert set(rows) == {1, 2}
+    assert ranked["rejected"]["hp at most tp"] == 1  # hp=4
+    assert (rows[2]["dp"], rows[2]["layout"]) == (4, "tp2-dp4-mbs1-zero1-sp-none-hp2")
+    whole = json.loads(run("plan", *PLAN, "-f", "json", "--top", "30")[1])
+    assert whole["candidates"] > json.loads(run("plan", *PLAN, "--set", "hp=1", "-f", "json")[1])["candidates"]
+
+    status, text = run("explain", *PLAN, "--layout", rows[2]["layout"], "-f", "json")
+    assert status == 0, text
+    terms = {term["path"]: term["value"] for term in json.loads(text)["terms"]}
+    assert terms["time/step"] == rows[2]["pred_step_time_s"]
+    said = run("explain", *PLAN, "--layout", "tp2-dp2-hp4-mbs1-zero1-sp-none")[1]
+    assert "the planner would not list this: hp=4 is more than tp=2; hp=2, dp=4 would be legal" in said
+    assert "tp·pp·dp·cp·hp = 1·1·16·1·2 = 32, not the 16 GPUs" in run("explain", *PLAN, "--layout", "dp16-hp2")[1]
+
+
+@pytest.mark.usefixtures("hidden_parallel")
+def test_an_axis_stands_in_labels_rows_exports_and_completion() -> None:
+    assert Layout.from_label("tp2-hp2")["hp"] == 2
+    assert Layout(tp=2, hp=2).label() == "tp2-hp2"
+    status, text = run("export", *PLAN, "--layout", "tp2-dp4-hp2-mbs1-zero1-sp-full", "--to", "megatron")
+    assert status != 0
+    assert "megatron has no setting for hidden parallelism (hp=2)" in text
+    assert "hp=" in run("completion", "bash")[1]
+    (row,) = evaluate(
+        [{"model": "llama-3.1-8b", "gpu": "h100-sxm-80gb", "n_gpus": 8, "seq_len": 4096, "hp": 2, "tp": 2}]
+    )
+    assert not row.pred_error
+
+
+def test_nothing_is_left_of_an_axis_after_its_block() -> None:
+    assert "hp" not in axes.AXES
+    assert "hp" in run("plan", *PLAN, "--set", "hp=1")[1]

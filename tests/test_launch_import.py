@@ -280,7 +280,7 @@ BASE = "torchrun --nnodes=8 --nproc-per-node=8 pretrain_gpt.py --num-layers 80 -
         ("--bf16 --recompute-granularity full", "needs --recompute-method"),
         ("--bf16 --recompute-granularity selective --recompute-method uniform", "takes no --recompute-method"),
         ("--bf16 --recompute-activations --recompute-granularity full", "contradicts"),
-        ("--bf16 --expert-model-parallel-size 8", "without experts"),
+        ("--bf16 --expert-model-parallel-size 8", "needs a mixture of experts"),
         ("--bf16 --overlap-param-gather", "needs --overlap-grad-reduce"),
         ("--bf16 --tp-comm-overlap --tensor-model-parallel-size 8", "needs --sequence-parallel"),
         ("--bf16 --optimizer-cpu-offload", "needs --use-precision-aware-optimizer"),

@@ -102,13 +102,13 @@ def _refuse(kind: str, stated: RowOptions, source: str | None) -> None:
 def _launched(file: str, source: str, stated: Mapping[str, Any], context: Context) -> dict[str, Any]:
     """The row of launch settings, predicted; cells that are stated beside the file replace the file's."""
     from gpucalc.jobs.training import predict, resolve
-    from gpucalc.layouts.label import Layout
+    from gpucalc.jobs.variations import layout_label
 
     cells = launched_cells(file, source, stated)
     job = resolve(cells, context)
     talk(*(f"note: {warning}" for warning in job.remarks))
-    shown = dict(cells) if job.model.experts else {name: value for name, value in cells.items() if name != "etp"}
-    return {"layout": Layout.from_cells(shown).label(), **cells, **predict([job])[0]}
+    row = predict([job])[0]
+    return {"layout": layout_label(job, row), **cells, **row}
 
 
 def _doubts(columns: list[str], kind: str) -> list[str]:

@@ -28,8 +28,11 @@ def target_named(name: str, what: str = "--to") -> Target:
 
 def command_of(job: Launch | ServingJob, target: Target) -> LaunchCommand:
     """The settings of one framework; UsageError with everything that it cannot express."""
+    from gpucalc.launch import legality
     from gpucalc.launch.job import Launch
 
+    if isinstance(job, Launch) and (unsaid := legality.unsaid(job.cells, target.name)):
+        raise UsageError(*unsaid)
     found = target.problems(job)
     if found and isinstance(job, Launch) and job.open_recompute and job["recompute_layers"]:
         whole = _fully_recomputed(job)

@@ -140,7 +140,7 @@ def make_launch(cells: Mapping[str, Any], context: Context, profile: Profile) ->
     if problems:
         raise UsageError(*problems)
     found = predict([job])[0]
-    full, comments, warnings = dict(job.cells), [], list(job.warnings)
+    full, comments, warnings = dict(job.cells), [], list(job.remarks)
     time, memory = float(found["pred_step_time_s"]), float(found["pred_peak_mem_gib"])
     comments.append(f"predicted as {job.cells['framework']}: {time:.4g} s a step, {memory:.1f} GiB per GPU")
     undecided = full.get("recompute") is None

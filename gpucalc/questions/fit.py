@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 
 from gpucalc.core.ledger import Columns
-from gpucalc.core.vocabulary import SCHEDULES
 from gpucalc.estimate.training import estimate_training
 from gpucalc.jobs import training as jobs
 from gpucalc.jobs.context import Context
 from gpucalc.jobs.variations import Outcome, Variation, largest_part, layout_label, outcomes
+from gpucalc.layouts import rules
 from gpucalc.layouts.axes import AXES, LARGEST_CP, LARGEST_TP, decided_axes, divisors
+from gpucalc.layouts.schedules import default_schedule
 from gpucalc.layouts.space import BLOCK
 
 LARGEST_COUNT = 65_536  # GPUs up to which the least count is sought
@@ -113,6 +114,12 @@ _ROW = (
 )
 
 
+def _schedule(rows: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The code of the schedule of each row: strategies have the default one, without chunks."""
+    alone, staged = (AXES["schedule"].code(default_schedule(pp, 1)) for pp in (1, 2))
+    return np.where(rows["pp"] > 1, staged, alone)
+
+
 class Sizer:
     """A job without its layout: its strategies as rows, and their memory and speed."""
 
@@ -140,7 +147,7 @@ class Sizer:
         return [n for n in found if n <= largest]
 
     def layouts(self, strategy: Strategy, n_gpus: int) -> Iterator[tuple[Any, ...]]:
-        """Rows of `_ROW` for every legal layout of a strategy on so many GPUs."""
+        """Rows of `_ROW` for every layout of a strategy on so many GPUs, legal or not."""
         model, cluster = self.base.model, self.base.cluster
         layers, uses = int(self.base.columns["layers"]), strategy.uses
         seq, domain = int(self.base.cells["seq_len"]), cluster.domain
@@ -148,48 +155,51 @@ class Sizer:
         experts = divisors(model.experts) if "ep" in uses else [1]
         shard = domain if strategy.hybrid else 0
         for tp in divisors(n_gpus, min(domain, LARGEST_TP)) if "tp" in uses else [1]:
-            if model.heads and model.heads % tp:
-                continue
             for cp in divisors(n_gpus // tp, most_cp) if "cp" in uses else [1]:
-                if cp > 1 and seq % (2 * cp):
-                    continue
                 for pp in divisors(n_gpus // (tp * cp), layers) if "pp" in uses else [1]:
                     dp = n_gpus // (tp * cp * pp)
-                    if ("dp" not in uses and dp > 1) or (shard and (dp <= shard or dp % shard)):
-                        continue
-                    batch = self._batch(dp, pp)
-                    if batch is None:
+                    if "dp" not in uses and dp > 1:
                         continue
                     for ep in experts:
                         etp = tp if ep == 1 else 1
                         degrees = {"tp": tp, "pp": pp, "cp": cp, "ep": ep}
                         if any(degrees[name] == 1 for name in strategy.needs):
                             continue
-                        if (dp * cp * tp) % (ep * etp) == 0:
-                            yield (
-                                *(n_gpus, tp, pp, dp, cp, ep, etp, strategy.zero_stage, shard, tp > 1),
-                                *(self.micro_batch, batch, strategy.offload_optimizer, strategy.offload_activations),
-                            )
+                        yield (
+                            *(n_gpus, tp, pp, dp, cp, ep, etp, strategy.zero_stage, shard, tp > 1, self.micro_batch),
+                            *(self._batch(dp, pp), strategy.offload_optimizer, strategy.offload_activations),
+                        )
 
-    def _batch(self, dp: int, pp: int) -> int | None:
+    def _batch(self, dp: int, pp: int) -> int:
         if self.batch is None:
             return dp * self.micro_batch * (PIPELINE_BATCHES * pp if pp > 1 else 1)
-        return None if self.batch % (dp * self.micro_batch) else int(self.batch)
+        return int(self.batch)
 
     def rows(self, strategy: Strategy, counts: Sequence[int]) -> dict[str, np.ndarray]:
-        """All layouts of a strategy on several counts, as arrays."""
+        """All layouts of a strategy on several counts that keep the rules, as arrays."""
         found = [row for n in counts for row in self.layouts(strategy, n)]
-        table = np.array(found, dtype=float).reshape(-1, len(_ROW))
-        return {name: table[:, i] for i, name in enumerate(_ROW)}
+        table = np.array(found, dtype=np.int64).reshape(-1, len(_ROW))
+        rows = {name: table[:, i] for i, name in enumerate(_ROW)}
+        lawful = np.ones(len(table), dtype=bool)
+        c = self._facts(rows)
+        for rule in rules.rules():
+            lawful &= rule.holds(c)
+        return {name: column[lawful].astype(float) for name, column in rows.items()}
+
+    def _facts(self, rows: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """What the rules read of some rows."""
+        plain = {name: axis.code(None if callable(axis.default) else axis.default) for name, axis in AXES.items()}
+        sizes = vars(jobs.layout_sizes(self.base.cells, self.base.model, self.base.cluster))
+        c = {**plain, **sizes, "offered": None, "schedule": _schedule(rows), **rows}
+        return {**c, **rules.derived(c)}
 
     def columns(self, rows: Mapping[str, np.ndarray]) -> Columns:
         """The estimate's columns of some rows."""
         c, cluster = self.base.columns, self.base.cluster
         shape = cluster.topology
-        pipelined = np.where(rows["pp"] > 1, SCHEDULES.index("1f1b"), SCHEDULES.index("none"))
         values: dict[str, Any] = {**c, "vpp": 1.0, "recompute": float(self.recompute), "recompute_layers": 0.0}
         values |= dict(rows)
-        values["schedule"] = pipelined.astype(float)
+        values["schedule"] = _schedule(rows).astype(float)
         if shape.pod_gpus is None:
             values["pod"] = np.maximum(1.0, rows["n_gpus"] / cluster.domain)
         return Columns(values)

@@ -15,7 +15,7 @@ from gpucalc.core.ledger import Ledger
 from gpucalc.jobs.context import Context
 from gpucalc.jobs.training import Job, fit_of, predict, resolve
 from gpucalc.jobs.tuning import quantisation_of
-from gpucalc.layouts.label import Layout
+from gpucalc.layouts.label import layout_label
 from gpucalc.questions.tune.policy import Policy, estimate_policy, with_split
 from gpucalc.questions.tune.preference import preference_ledger, preference_row
 
@@ -112,7 +112,8 @@ def _batched(cells: Mapping[str, Any]) -> dict[str, Any]:
 def _answer(method: str, job: Job, row: Mapping[str, Any], extra: Mapping[str, Any], trace: bool = False) -> Answer:
     cells = job.cells
     names = ("pred_fit", "pred_peak_mem_gib", "pred_step_time_s", "pred_tokens_per_s_per_gpu", "pred_recompute")
-    shown = {"layout": _label(job), **{name: row[name] for name in names}, "sharding": sharding_text(job)}
+    label = layout_label(job.cells, job.model.experts)
+    shown = {"layout": label, **{name: row[name] for name in names}, "sharding": sharding_text(job)}
     ledgers: dict[str, Ledger] = {}
     if method == "dpo":
         precomputed = bool(extra.get("precomputed_reference"))
@@ -123,12 +124,6 @@ def _answer(method: str, job: Job, row: Mapping[str, Any], extra: Mapping[str, A
         share = min(1.0, float(extra["sample_tokens"]) / cells["seq_len"])
         shown["pred_tokens_per_s_per_gpu"] *= share
     return Answer(shown, job, ledgers)
-
-
-def _label(job: Job) -> str:
-    """The layout as a label; expert tensor parallelism only where there are experts."""
-    left_out = {"schedule", "cp_kind"} | (set() if job.model.experts else {"etp"})
-    return Layout.from_cells({n: v for n, v in job.cells.items() if n not in left_out}).label()
 
 
 def largest(method: str, job: Job, context: Context, extra: Mapping[str, Any]) -> dict[str, Any]:
@@ -232,7 +227,7 @@ def _policy_answer(policy: Policy, ledger: Ledger, training: Ledger, job: Job) -
         "pred_peak_mem_gib": at("memory/total") / 2**30,
         "update_gib": at("memory/update") / 2**30,
         "engine_gib": at("memory/engine") / 2**30,
-        "layout": _label(job),
+        "layout": layout_label(job.cells, job.model.experts),
     }
     return Answer(row, job, {"step": ledger, "update": training})
 
