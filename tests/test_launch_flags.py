@@ -12,6 +12,7 @@ from launch_jobs import database, recorded
 from gpucalc.core.columns import INPUT
 from gpucalc.core.errors import DataError
 from gpucalc.jobs.context import Context
+from gpucalc.jobs.serving_schema import RECORDS
 from gpucalc.jobs.training import resolve
 from gpucalc.launch import flags as tables
 from gpucalc.launch import read_launch
@@ -41,7 +42,7 @@ def test_every_option_has_one_use_and_says_why(name: str) -> None:
         assert (flag.use == "noted") == bool(flag.effect), flag
         assert flag.takes in {"0", "1", "n"}, flag
         if flag.use == "read":
-            assert set(flag.cell.split("+")) <= {*INPUT, "world"}, flag
+            assert set(flag.cell.split("+")) <= {*INPUT, *RECORDS}, flag
         if flag.use in {"harmless", "refused"}:
             assert flag.why, flag
         if flag.use == "noted":

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpucalc.cli.commands import command
 from gpucalc.cli.job_options import DatabaseOptions, RowOptions
-from gpucalc.cli.launched import launched_cells
+from gpucalc.cli.launched import launched_cells, served_row
 from gpucalc.cli.option import argument, option, options_of
 from gpucalc.cli.output import emit_rows, talk
 from gpucalc.core.columns import INPUT, INPUT_COLUMNS, KERNEL_COLUMNS, KINDS, cell_text
@@ -57,12 +57,17 @@ def evaluate(
     gpucalc eval --from megatron run.sh --gpu h100-sxm-80gb
     """
     from gpucalc.core.rows import read_rows
+    from gpucalc.launch import source_named
     from gpucalc.output import choose_columns, write_rows
 
-    cells = stated.cells()
     if kind != "training":
         _refuse(kind, stated, source)
     context = stated.context()
+    if source is not None and source_named(source).kind == "serving":
+        row = served_row(file, source, stated, context)
+        emit_rows(form or "csv", list(row), [row], columns, not no_header)
+        return
+    cells = stated.cells()
     if source is not None:
         row = _launched(file, source, cells, context)
         emit_rows(form or "csv", list(row), [row], columns, not no_header)
@@ -96,7 +101,7 @@ def _refuse(kind: str, stated: RowOptions, source: str | None) -> None:
     if unused:
         raise UsageError(f"{', '.join(unused)} has no meaning with --kind {kind}")
     if source is not None:
-        raise UsageError(f"--from has no meaning with --kind {kind}: launch settings are of training")
+        raise UsageError(f"--from has no meaning with --kind {kind}: launch settings say what they are of")
 
 
 def _launched(file: str, source: str, stated: Mapping[str, Any], context: Context) -> dict[str, Any]:

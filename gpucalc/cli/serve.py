@@ -120,7 +120,7 @@ def serve(
     gpucalc serve llama-3.1-70b --gpu h100-sxm-80gb --gpus 8 --isl 2048 --osl 256 --ttft 2s --tpot 50ms
     gpucalc serve llama-3.1-70b --gpu h100-sxm-80gb --isl 2048 --osl 256 --rate 20 --tpot 50ms
     """
-    cells = _cells(job.text(), job.settings, job.layout)
+    cells = serving_cells(job.text(), job.settings, job.layout)
 
     from gpucalc.questions.serve import Limits
     from gpucalc.questions.serve import serve as search
@@ -139,7 +139,7 @@ def serve(
     return ExitStatus.OK if result.rows else ExitStatus.INFEASIBLE
 
 
-def _cells(text: dict[str, str], settings: Sequence[str], layout: str | None) -> dict[str, Any]:
+def serving_cells(text: dict[str, str], settings: Sequence[str], layout: str | None) -> dict[str, Any]:
     """The typed cells of the question; all mistakes in one sentence."""
     from gpucalc.core.errors import unknown
     from gpucalc.jobs.serving import parse_serving
@@ -205,7 +205,7 @@ def export_engine(target: Target, job: JobOptions) -> None:
     if job.layout is None and not job.piped and not any(pair.strip().startswith("tp=") for pair in job.settings):
         raise UsageError("which layout? write --layout with a label of serve, such as tp8-dp2")
     text = {name: value for name, (_, value) in stated(job).items()}
-    cells = _cells({**base, **text}, job.settings, job.layout)
+    cells = serving_cells({**base, **text}, job.settings, job.layout)
     written, said = export(resolve_serving(cells, job.context()), target)
     sys.stdout.write(written)
     sys.stdout.flush()

@@ -73,11 +73,16 @@ def export(
     return wrapper.write(job, made, target.starter, kind, placed), ()
 
 
+def source_named(name: str) -> Source:
+    """A reader by its name. Raises UsageError with the nearest one."""
+    found: Source = find(name, ("read",), "--from")
+    return found
+
+
 def read_launch(kind: str, text: str, given: Mapping[str, Any] | None = None) -> tuple[dict[str, Any], list[str]]:
     """The cells of the row that launch settings mean, and remarks: flags that were not read, values assumed.
 
     kind: a name of `target.sources()`. `given` are cells known from elsewhere (n_gpus, model), which the text may
     need to be understood. Raises DataError with every contradiction.
     """
-    source: Source = find(kind, ("read",), "--from")
-    return source.read(text, dict(given or {}))
+    return source_named(kind).read(text, dict(given or {}))

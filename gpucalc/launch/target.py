@@ -65,14 +65,16 @@ class Wrapper:
 
 @dataclass(frozen=True)
 class Source:
-    """A kind of launch settings that can be read: names, what such a text is, and the reader.
+    """A kind of launch settings that can be read: names, what such a text is, the reader, and the kind of row.
 
-    read(text, given) → (cells of the row schema, remarks); `given` are cells known from elsewhere.
+    read(text, given) → (cells of the row schema, remarks); `given` are cells known from elsewhere. kind: as in
+    `eval --kind`, training or serving.
     """
 
     names: tuple[str, ...]
     read: Callable[[str, dict[str, Any]], tuple[dict[str, Any], list[str]]]
     holds: str = ""
+    kind: str = "training"
 
     @property
     def name(self) -> str:
