@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from gpucalc.core.ledger import Columns, Ledger
-from gpucalc.core.vocabulary import CP_KINDS, WIRINGS
+from gpucalc.core.vocabulary import CP_KINDS
 from gpucalc.estimate import collectives
-from gpucalc.formulas import data_parallel, expert_exchange, layer, topology
+from gpucalc.formulas import data_parallel, expert_exchange, layer
 from gpucalc.formulas.collectives import all_to_all_remote_share
 
 ELEMENT = 2.0  # bytes of a 16-bit activation on the wire
@@ -21,18 +21,7 @@ ELEMENT = 2.0  # bytes of a 16-bit activation on the wire
 
 def place(ledger: Ledger, name: str, ranks: Any, stride: Any) -> dict[str, Any]:
     """Arguments that tell a collective how a group lies on the domains; `ranks` of them, `stride` apart."""
-    c = ledger.columns
-    path = f"placement/{name}"
-    per_domain = ledger.add(path, topology.ranks_per_domain, ranks=ranks, stride=stride)
-    wirings = {int(code): WIRINGS[int(code)] for code in np.unique(c["wiring"])}
-    for wiring in wirings.values():
-        ledger.add(f"{path}/link/{wiring}", topology.SCALE_UP_BANDWIDTH[wiring], group=per_domain)
-    link = ledger.choose(f"{path}/link", c["wiring"], {code: f"{path}/link/{w}" for code, w in wirings.items()})
-    placed = {"ranks": ranks, "ranks_per_domain": per_domain, "link_bandwidth": link}
-    if np.any(c["oversubscription"] > 1):
-        share = ledger.add(f"{path}/fabric", topology.fat_tree_share, nodes=ranks / per_domain)
-        placed["network_bandwidth"] = c["network_bandwidth"] * share
-    return placed
+    return collectives.place(ledger, f"placement/{name}", ranks, stride)
 
 
 def add_layer_communication(ledger: Ledger) -> None:
@@ -121,7 +110,11 @@ def _expert_parallel(ledger: Ledger) -> None:
         experts_per_token=_at_least_one(c["experts_per_token"]),
     )
     message = ledger.keep("layer/ep/message", ELEMENT * c["tokens"] / c["tp"] * c["experts_per_token"] * c["hidden"])
-    one = collectives.add_all_to_all(ledger, "layer/ep/all-to-all", message=message, remote_share=remote, **group)
+    # A dispatcher sends to all ranks at once, not to one peer after the other.
+    at_once = {"exchange_peer_latency": 0.0}
+    one = collectives.add_all_to_all(
+        ledger, "layer/ep/all-to-all", message=message, remote_share=remote, **group, **at_once
+    )
     both = ledger.add("layer/ep/time", layer.mean_over_layers, time=2 * one, kind_layers=c["moe_layers"])
     for direction in ("forward", "backward"):
         ledger.add(f"layer/{direction}/ep/exposed", layer.scaled_time, time=both, factor=c["ep_exposed_share"])
