@@ -17,7 +17,6 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 LONGEST = 1 << 20  # bytes of arguments and environment in one request
@@ -67,9 +66,8 @@ class Server:
         return int(self._received()), out, err
 
     def _received(self) -> bytes:
-        with contextlib.suppress(ConnectionResetError):
-            if answer := self._socket.recv(64):
-                return answer
+        if answer := self._socket.recv(64):
+            return answer
         _, said = self._process.communicate()
         raise RuntimeError(f"the server has ended: {said.decode()}")
 
@@ -158,7 +156,6 @@ if __name__ == "__main__":
     import gc
     import importlib.util
 
-    sys.path[0] = str(Path(__file__).parent.parent)  # as `python -m gpucalc` at the root of the repository
     _prepare()
     gc.collect()
     gc.freeze()  # a collection in a child would copy every page

@@ -34,7 +34,7 @@ def states(parameters: float, zero_stage: int, shards: int, offload: int = 0) ->
 
 def test_deepspeeds_own_estimate_of_zero_3() -> None:
     """6.805 B parameters, largest layer 131 M, 4 GPUs: 18·N/4 + 4·131 M = 29.01 GiB (DeepSpeed's estimator)."""
-    gathered = memory.gathered_memory(131e6, 0.0, 3)
+    gathered = memory.gathered_memory(131e6, 0.0, 3, 4, 4.0)
     assert (states(6.805e9, 3, 4) + float(gathered)) / GIB == pytest.approx(29.01, rel=1e-3)
 
 

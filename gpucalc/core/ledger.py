@@ -24,6 +24,15 @@ from gpucalc.core.units import NUMBER, Array, Unit
 DENSE_CODES = 1 << 16  # up to here distinct codes are found by a table instead of a sort
 
 
+def any_row(condition: Any) -> bool:
+    """Whether a condition holds in some row.
+
+    >>> any_row(2.0 > 1), any_row(np.array([False, False]))
+    (True, False)
+    """
+    return bool(condition.any()) if isinstance(condition, np.ndarray) else bool(condition)
+
+
 def _compress(codes: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray, int]:
     """Codes below `size` as consecutive integers, the first row of each, and how many there are."""
     if size > DENSE_CODES:
@@ -132,8 +141,9 @@ class Entry:
     verb: str
     info: FormulaInfo | None = None
     arguments: dict[str, Argument] = field(default_factory=dict)
-    parts: tuple[str, ...] = ()
+    parts: tuple[str | Constant, ...] = ()
     cases: Mapping[int, str] = field(default_factory=dict)
+    otherwise: str = ""
 
     @property
     def unit(self) -> Unit | None:
@@ -145,11 +155,19 @@ class Entry:
             for part in self.parts:
                 unit = unit * (self._unit_of(part) or NUMBER)
             return unit
-        return self._unit_of(self.parts[0]) if self.parts else None
+        known = (self._unit_of(part) for part in self.parts)  # a column that no formula names has no known unit
+        return next((unit for unit in known if unit is not None), None)
 
-    def _unit_of(self, part: str) -> Unit | None:
+    def _unit_of(self, part: str | Constant) -> Unit | None:
         """The unit of a part as it was when it was read: a later term may have replaced a column of its name."""
+        if isinstance(part, Constant):
+            return part.unit
         return self.arguments[part].unit if part in self.arguments else self.scope.unit(part)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parts as they are written: paths, and names of columns and constants."""
+        return tuple(part.name if isinstance(part, Constant) else part for part in self.parts)
 
 
 class Ledger:
@@ -201,11 +219,13 @@ class Ledger:
             scope = scope._parent
         return value
 
-    def value(self, reference: str) -> Any:
+    def value(self, reference: str | Constant) -> Any:
         """What a reference means in this scope: the stored term of that path, else the column of that name.
 
         Raises KeyError where there is neither.
         """
+        if isinstance(reference, Constant):
+            return reference.value
         if reference in self.entries:
             return self[reference]
         try:
@@ -213,13 +233,17 @@ class Ledger:
         except KeyError:
             raise KeyError(f"no term or column {reference!r} in this scope") from None
 
-    def unit(self, reference: str) -> Unit | None:
+    def unit(self, reference: str | Constant) -> Unit | None:
         """The unit of what a reference means; a column has that of the formulas' arguments of its name."""
+        if isinstance(reference, Constant):
+            return reference.unit
         path = reference if reference in self.entries else self.columns.terms.get(reference, "")
         return self.entries[path].unit if path else argument_unit(reference)
 
-    def source(self, reference: str) -> Argument:
+    def source(self, reference: str | Constant) -> Argument:
         """The value of a reference with where it came from; a column that a term defined counts as that term."""
+        if isinstance(reference, Constant):
+            return Argument(reference.value, "constant", reference.name, reference.unit)
         path = reference if reference in self.entries else self.columns.terms.get(reference, "")
         value = self.value(reference)
         return Argument(value, "term" if path else "column", path or reference, self.unit(reference))
@@ -250,11 +274,7 @@ class Ledger:
         for name in info.parameters:
             if name in given:
                 value = given[name]
-                if isinstance(value, str):
-                    value = self.value(value)
-                elif isinstance(value, Constant):
-                    value = value.value
-                values[name] = value
+                values[name] = self.value(value) if isinstance(value, str | Constant) else value
             elif name in columns:
                 values[name] = columns[name]
             elif name not in info.defaults:
@@ -292,8 +312,8 @@ class Ledger:
         self.columns.define(name, value, f"symbol/{name}")
         return value
 
-    def product(self, path: str, *factors: str) -> Array:
-        """Store the product of terms and columns; its unit is the product of theirs.
+    def product(self, path: str, *factors: str | Constant) -> Array:
+        """Store the product of terms, columns and constants; its unit is the product of theirs.
 
         >>> ledger = Ledger(Columns({"share": 0.25, "layers": 4.0}))
         >>> _ = ledger.keep("layer/time", 3.0)
@@ -319,34 +339,33 @@ class Ledger:
             value = np.maximum(value, self.value(part))
         return self._joined(path, "maximum", value, parts)
 
-    def minimum(self, path: str, *parts: str) -> Array:
-        """Store the least of terms and columns: the fastest of what a library chooses from."""
-        value = self.value(parts[0])
-        for part in parts[1:]:
-            value = np.minimum(value, self.value(part))
-        return self._joined(path, "minimum", value, parts)
-
-    def _joined(self, path: str, verb: str, value: Any, parts: tuple[str, ...]) -> Array:
+    def _joined(self, path: str, verb: str, value: Any, parts: tuple[str | Constant, ...]) -> Array:
         entry = Entry(value, self, verb, parts=parts)
         if self.trace:
-            entry.arguments = {part: self.source(part) for part in parts}
+            entry.arguments = {name: self.source(part) for name, part in zip(entry.names, parts, strict=True)}
         stored: Array = self._store(path, entry)
         return stored
 
-    def choose(self, path: str, selector: Any, cases: Mapping[int, str]) -> Array:
+    def choose(self, path: str, selector: Any, cases: Mapping[int, str], otherwise: str = "") -> Array:
         """Store, row by row, the term whose key equals the selector: ZeRO stage, recompute, schedule.
 
-        The selector is a reference, or an array of keys.
+        The selector is a reference, or an array of keys; a row with a key that is not among the cases has the term
+        `otherwise`. Where there is none, the keys are all that a row can have.
         """
         code = self.value(selector) if isinstance(selector, str) else selector
+        parts = tuple(dict.fromkeys((*cases.values(), *([otherwise] if otherwise else []))))
         if isinstance(code, np.ndarray) and code.ndim:
-            value = np.select([code == key for key in cases], [self.value(part) for part in cases.values()])
+            last = otherwise or list(cases.values())[-1]
+            value = self.value(last)
+            for key, part in cases.items():
+                if part != last:
+                    value = np.where(code == key, self.value(part), value)
         else:
-            chosen = next((part for key, part in cases.items() if key == code), None)
-            if chosen is None:
+            chosen = next((part for key, part in cases.items() if key == code), otherwise)
+            if not chosen:
                 raise KeyError(f"{path}: no case {code!r}")
             value = self.value(chosen)
-        entry = Entry(value, self, "choose", parts=tuple(cases.values()), cases=dict(cases))
+        entry = Entry(value, self, "choose", parts=parts, cases=dict(cases), otherwise=otherwise)
         if self.trace:
             computed = Argument(code, "computed", "selector")
             entry.arguments = {"selector": self.source(selector) if isinstance(selector, str) else computed}
@@ -357,4 +376,4 @@ class Ledger:
         """The term that a choice of a ledger of one row stands for."""
         entry = self.entries[path]
         code = int(np.asarray(entry.arguments["selector"].value).item())
-        return entry.cases[code]
+        return entry.cases.get(code, entry.otherwise)

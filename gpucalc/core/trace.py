@@ -7,7 +7,7 @@ from typing import Any
 
 from gpucalc.core.ledger import Argument, Entry, Ledger
 
-_JOINED = {"total": " + ", "product": " × ", "maximum": ", ", "minimum": ", "}
+_JOINED = {"total": " + ", "product": " × ", "maximum": ", "}
 
 
 def records(
@@ -66,10 +66,7 @@ class _Tree:
     def _note(self, path: str, entry: Entry) -> str:
         if entry.verb == "choose":
             return f"here {self.ledger.active(path)}"
-        if entry.verb == "minimum":
-            least = min((entry.arguments[name] for name in entry.parts), key=lambda a: float(plain(a.value)))
-            return f"the least is {least.name}"
-        bounds = entry.info.bounds if entry.info else entry.parts if entry.verb == "maximum" else ()
+        bounds = entry.info.bounds if entry.info else entry.names if entry.verb == "maximum" else ()
         if not bounds:
             return ""
         largest = max((entry.arguments[name] for name in bounds), key=lambda a: float(plain(a.value)))
@@ -80,8 +77,8 @@ def joined(entry: Entry) -> str:
     """How the parts of a sum, a product or a maximum make its value, as text; empty for other entries."""
     if entry.verb not in _JOINED:
         return ""
-    text = _JOINED[entry.verb].join(entry.parts)
-    return f"{entry.verb[:3]}({text})" if entry.verb in {"maximum", "minimum"} else text
+    text = _JOINED[entry.verb].join(entry.names)
+    return f"max({text})" if entry.verb == "maximum" else text
 
 
 def plain(value: Any) -> Any:

@@ -10,22 +10,47 @@ from typing import Any
 
 import numpy as np
 
-from gpucalc.core.ledger import Columns, Ledger
-from gpucalc.core.vocabulary import CP_KINDS
+from gpucalc.core.formula import Constant
+from gpucalc.core.ledger import Columns, Ledger, any_row
+from gpucalc.core.vocabulary import CP_KINDS, WIRINGS
 from gpucalc.estimate import collectives
-from gpucalc.formulas import data_parallel, expert_exchange, layer
+from gpucalc.formulas import data_parallel, expert_exchange, layer, shapes, topology
 from gpucalc.formulas.collectives import all_to_all_remote_share
 
-ELEMENT = 2.0  # bytes of a 16-bit activation on the wire
+ADJACENT = Constant("ADJACENT", 1.0, "ranks of a group are neighbours", "definition")
+ALONE = Constant("ALONE", 1.0, "ranks of a group of one", "definition")
+BOTH_WAYS = Constant("BOTH_WAYS", 2.0, "exchanges of a layer with experts: to them and back", "definition")
+GRADIENT_BLOCKS = Constant(
+    "GRADIENT_BLOCKS", 2.0, "ring passes backward: keys and values once more, and their gradients", "definition"
+)
 
 
 def place(ledger: Ledger, name: str, ranks: Any, stride: Any) -> dict[str, Any]:
-    """Arguments that tell a collective how a group lies on the domains; `ranks` of them, `stride` apart."""
-    return collectives.place(ledger, f"placement/{name}", ranks, stride)
+    """Arguments that tell a collective how a group lies on the domains; `ranks` of them, `stride` apart.
+
+    Both are references (or constants), and so are the arguments: ranks, ranks_per_domain, link_bandwidth, and
+    network_bandwidth where a network between the domains is oversubscribed.
+    """
+    c = ledger.columns
+    path = f"placement/{name}"
+    ledger.add(path, topology.ranks_per_domain, ranks=ranks, stride=stride)
+    wirings = {int(code): WIRINGS[int(code)] for code in np.unique(c["wiring"])}
+    for wiring in wirings.values():
+        ledger.add(f"{path}/link/{wiring}", topology.SCALE_UP_BANDWIDTH[wiring], group=path)
+    link = {code: f"{path}/link/{wiring}" for code, wiring in wirings.items()}
+    ledger.choose(f"{path}/link", "wiring", link)
+    placed = {"ranks": ranks, "ranks_per_domain": path, "link_bandwidth": f"{path}/link"}
+    if any_row(c["oversubscription"] > 1):
+        ledger.add(f"{path}/domains", topology.group_domains, ranks=ranks, ranks_per_domain=path)
+        ledger.add(f"{path}/fabric", topology.fat_tree_share, nodes=f"{path}/domains")
+        ledger.product(f"{path}/network", "network_bandwidth", f"{path}/fabric")
+        placed["network_bandwidth"] = f"{path}/network"
+    return placed
 
 
 def add_layer_communication(ledger: Ledger) -> None:
     """Store tensor, context and expert parallel time per layer and micro-batch, forward and backward."""
+    ledger.add("layer/message", shapes.activation_message)
     _tensor_parallel(ledger)
     _context_parallel(ledger)
     _expert_parallel(ledger)
@@ -36,111 +61,115 @@ def add_layer_communication(ledger: Ledger) -> None:
 
 
 def _tensor_parallel(ledger: Ledger) -> None:
-    c = ledger.columns
-    group = place(ledger, "tp", c["tp"], 1.0)
-    message = ELEMENT * c["tokens"] * c["hidden"]
-    blocks = (c["attention_layers"] + c["linear_layers"] + c["dense_layers"]) / c["layers"]
-    blocks = blocks + c["moe_layers"] / c["layers"] * ((c["etp"] > 1) | (c["shared_expert_ffn_hidden"] > 0))
-    whole = collectives.add_all_reduce(ledger, "layer/tp/all-reduce", message=message, **group)
-    gather = collectives.add_all_gather(ledger, "layer/tp/all-gather", message=message, **group)
-    scatter = collectives.add_all_gather(ledger, "layer/tp/reduce-scatter", message=message, **group)
-    per_block = np.where(c["sequence_parallel"] > 0, gather + scatter, whole)
-    ledger.keep("layer/tp/blocks", blocks)
-    ledger.add("layer/tp/time", layer.scaled_time, time=per_block, factor=blocks)
+    group = place(ledger, "tp", "tp", ADJACENT)
+    message = "layer/message"
+    collectives.add_all_reduce(ledger, "layer/tp/all-reduce", message=message, **group)
+    collectives.add_all_gather(ledger, "layer/tp/all-gather", message=message, **group)
+    ledger.total("layer/tp/reduce-scatter", "layer/tp/all-gather")  # its reverse, of the same message
+    ledger.total("layer/tp/gather-scatter", "layer/tp/all-gather", "layer/tp/reduce-scatter")
+    cases = {0: "layer/tp/all-reduce", 1: "layer/tp/gather-scatter"}
+    ledger.choose("layer/tp/block", "sequence_parallel", cases)
+    ledger.add("layer/tp/blocks", shapes.reduced_blocks)
+    ledger.product("layer/tp/time", "layer/tp/block", "layer/tp/blocks")
     for direction in ("forward", "backward"):
-        ledger.add(
-            f"layer/{direction}/tp/exposed",
-            layer.scaled_time,
-            time=ledger["layer/tp/time"],
-            factor=c[f"tp_exposed_{direction}"],
-        )
+        ledger.product(f"layer/{direction}/tp/exposed", "layer/tp/time", f"tp_exposed_{direction}")
 
 
 def _context_parallel(ledger: Ledger) -> None:
-    c = ledger.columns
-    if not np.any(c["cp"] > 1):
+    if not any_row(ledger.columns["cp"] > 1):
         return
-    cp, tp = c["cp"], c["tp"]
-    share = c["attention_layers"] / c["layers"]
-    kv_width = np.maximum(c["kv_heads"] / tp, 1.0) * (c["head_dim"] + c["v_head_dim"])
-    block = ledger.keep("layer/cp/block", ELEMENT * c["tokens"] * kv_width)
-    group = place(ledger, "cp", cp, tp)
-    hop = collectives.add_send(
+    group = place(ledger, "cp", "cp", "tp")
+    ledger.add("layer/cp/block", shapes.key_value_message)
+    ledger.add("layer/cp/crosses", topology.crosses_domains, ranks="cp", stride="tp")
+    collectives.add_send(
         ledger,
         "layer/cp/hop",
-        message=block,
-        crosses=1.0 * (cp * tp > c["domain"]),
+        message="layer/cp/block",
+        crosses="layer/cp/crosses",
         link_bandwidth=group["link_bandwidth"],
-        point_to_point_efficiency=c["link_efficiency"],
+        point_to_point_efficiency="link_efficiency",
     )
-    ledger.add("layer/cp/ring", layer.scaled_time, time=hop, factor=cp - 1)
-    collectives.add_all_gather(ledger, "layer/cp/ag", message=block * cp, **group)
-    all_columns = ELEMENT * c["tokens"] * (c["qkv"] + c["attention_columns"])
-    remote = ledger.add(
+    ledger.add("layer/cp/ring", layer.ring_exchange_time, ranks="cp", hop="layer/cp/hop")
+    ledger.product("layer/cp/gathered", "layer/cp/block", "cp")
+    collectives.add_all_gather(ledger, "layer/cp/ag", message="layer/cp/gathered", **group)
+    ledger.add("layer/cp/heads", shapes.head_exchange_message)
+    ledger.add(
         "layer/cp/remote",
         all_to_all_remote_share,
         ranks=group["ranks"],
         ranks_per_domain=group["ranks_per_domain"],
     )
-    collectives.add_all_to_all(ledger, "layer/cp/ulysses", message=all_columns, remote_share=remote, **group)
-    cases = {index: f"layer/cp/{kind}" for index, kind in enumerate(CP_KINDS)}
-    time = ledger.choose("layer/cp/time", c["cp_kind"], cases)
-    for direction, passes in (("forward", 1.0), ("backward", 2.0)):
-        exposed = ledger.add(
+    collectives.add_all_to_all(
+        ledger,
+        "layer/cp/ulysses",
+        message="layer/cp/heads",
+        remote_share="layer/cp/remote",
+        **group,
+    )
+    ledger.choose("layer/cp/time", "cp_kind", {code: f"layer/cp/{kind}" for code, kind in enumerate(CP_KINDS)})
+    ledger.add("layer/cp/forward", layer.mean_over_layers, time="layer/cp/time", kind_layers="attention_layers")
+    ledger.product("layer/cp/backward", "layer/cp/forward", GRADIENT_BLOCKS)
+    ledger.keep("layer/cp/beside-attention", 1.0 * (ledger.columns["cp_kind"] == CP_KINDS.index("ring")))
+    for direction in ("forward", "backward"):
+        ledger.product(f"layer/{direction}/cp/window", f"layer/{direction}/attention", "layer/cp/beside-attention")
+        ledger.add(
             f"layer/{direction}/cp/of-attention",
             layer.exposed_time,
-            communication=passes * share * time,
-            window=ledger[f"layer/{direction}/attention"] * (c["cp_kind"] == 0),
-            hidden_share=c["cp_hidden_share"],
-            residual=c["cp_residual"],
+            communication=f"layer/cp/{direction}",
+            window=f"layer/{direction}/cp/window",
+            hidden_share="cp_hidden_share",
+            residual="cp_residual",
         )
-        ledger.add(f"layer/{direction}/cp/exposed", layer.scaled_time, time=exposed, factor=1.0 * (cp > 1))
+        ledger.add(
+            f"layer/{direction}/cp/exposed", layer.time_of_many, time=f"layer/{direction}/cp/of-attention", ranks="cp"
+        )
 
 
 def _expert_parallel(ledger: Ledger) -> None:
     c = ledger.columns
-    if not np.any((c["moe_layers"] > 0) & (c["ep"] > 1)):
+    if not any_row((c["moe_layers"] > 0) & (c["ep"] > 1)):
         return
-    group = place(ledger, "ep", c["ep"], c["etp"])
-    remote = ledger.add(
+    group = place(ledger, "ep", "ep", "etp")
+    ledger.add("layer/ep/experts-per-token", shapes.at_least_one, size="experts_per_token")
+    ledger.add(
         "layer/ep/remote",
         expert_exchange.dispatch_remote_share,
         ranks=group["ranks"],
         ranks_per_domain=group["ranks_per_domain"],
-        experts_per_token=_at_least_one(c["experts_per_token"]),
+        experts_per_token="layer/ep/experts-per-token",
     )
-    message = ledger.keep("layer/ep/message", ELEMENT * c["tokens"] / c["tp"] * c["experts_per_token"] * c["hidden"])
-    # A dispatcher sends to all ranks at once, not to one peer after the other.
-    at_once = {"exchange_peer_latency": 0.0}
-    one = collectives.add_all_to_all(
-        ledger, "layer/ep/all-to-all", message=message, remote_share=remote, **group, **at_once
+    ledger.add("layer/ep/message", shapes.routed_message)
+    collectives.add_all_to_all(
+        ledger,
+        "layer/ep/all-to-all",
+        message="layer/ep/message",
+        remote_share="layer/ep/remote",
+        **group,
     )
-    both = ledger.add("layer/ep/time", layer.mean_over_layers, time=2 * one, kind_layers=c["moe_layers"])
+    ledger.product("layer/ep/both", "layer/ep/all-to-all", BOTH_WAYS)
+    ledger.add("layer/ep/time", layer.mean_over_layers, time="layer/ep/both", kind_layers="moe_layers")
     for direction in ("forward", "backward"):
-        ledger.add(f"layer/{direction}/ep/exposed", layer.scaled_time, time=both, factor=c["ep_exposed_share"])
-
-
-def _at_least_one(value: Any) -> Any:
-    return np.maximum(value, 1.0)
+        ledger.product(f"layer/{direction}/ep/exposed", "layer/ep/time", "ep_exposed_share")
 
 
 def add_pipeline_transfer(ledger: Ledger) -> None:
     """Store the time of one hop between pipeline stages."""
-    c = ledger.columns
-    split = ledger.keep("pp/split", np.where(c["p2p_scattered"] > 0, c["tp"], c["sequence_ranks"]))
+    ledger.add("pp/split", shapes.boundary_ranks)
+    ledger.add("pp/message", shapes.boundary_message, split="pp/split")
+    ledger.add("pp/crosses", topology.crosses_domains, ranks="n_gpus", stride=ADJACENT)
     collectives.add_send(
         ledger,
         "pp/hop",
-        message=ELEMENT * c["tokens"] * c["hidden"] / split,
-        crosses=1.0 * (c["n_gpus"] > c["domain"]),
-        point_to_point_efficiency=c["link_efficiency"],
-        network_startup=c["p2p_network_startup"],
+        message="pp/message",
+        crosses="pp/crosses",
+        point_to_point_efficiency="link_efficiency",
+        network_startup="p2p_network_startup",
     )
 
 
 def kinds(columns: Columns) -> tuple[str, ...]:
     """Kinds of parameters that are reduced over groups of their own: dense, and experts where there are any."""
-    return ("dense", "experts") if np.any(columns["moe_layers"] > 0) else ("dense",)
+    return ("dense", "experts") if any_row(columns["moe_layers"] > 0) else ("dense",)
 
 
 def add_data_parallel(ledger: Ledger) -> None:
@@ -148,53 +177,51 @@ def add_data_parallel(ledger: Ledger) -> None:
 
     The scope knows the ranks and the parameters of a stage, and nothing of schedules.
     """
-    c = ledger.columns
-    trained = c["trains_base"]
     # A flat parameter that holds frozen weights beside adapters has gradients of its whole size.
-    flat = np.maximum(trained, c["gathers_model"] * c["adapters"])
-    mixture = c["moe_layers"] > 0
-    groups = {
-        "dense": (c["replicas"], c["shards"], c["tp"]),
+    ledger.add("fsdp/gradient-share", data_parallel.flat_gradient_share)
+    groups = {"dense": ("replicas", "shards", "tp")}
+    if "experts" in kinds(ledger.columns):
         # A row without experts has no group of theirs: one rank, which pays no latency.
-        "experts": (
-            np.where(mixture, c["expert_replicas"], 1.0),
-            np.where(mixture, c["expert_shards"], 1.0),
-            c["ep"] * c["etp"],
-        ),
-    }
-    for name in kinds(c):
-        replicas, shards, stride = groups[name]
+        for name in ("expert_replicas", "expert_shards"):
+            ledger.add(f"dp/experts/{name}", data_parallel.expert_group, ranks=name)
+        ledger.product("dp/experts/stride", "ep", "etp")
+        groups["experts"] = ("dp/experts/expert_replicas", "dp/experts/expert_shards", "dp/experts/stride")
+    for name, (replicas, shards, stride) in groups.items():
+        _messages(ledger, name)
         everyone = place(ledger, f"dp/{name}", replicas, stride)
         sharers = place(ledger, f"shard/{name}", shards, stride)
-        sharers["network_bandwidth"] = (
-            sharers.get("network_bandwidth", c["network_bandwidth"]) * c["sharded_bandwidth_ratio"]
+        network = sharers.get("network_bandwidth", "network_bandwidth")
+        ledger.product(f"placement/shard/{name}/sharded", network, "sharded_bandwidth_ratio")
+        sharers["network_bandwidth"] = f"placement/shard/{name}/sharded"
+        ledger.add(f"dp/{name}/copies/ranks", data_parallel.copy_ranks, replicas=replicas, shards=shards)
+        ledger.product(f"dp/{name}/copies/stride", stride, shards)
+        copies = place(ledger, f"copies/{name}", f"dp/{name}/copies/ranks", f"dp/{name}/copies/stride")
+        ledger.add(
+            f"dp/{name}/copies/message", data_parallel.sharded_message, message=f"dp/{name}/gradients", shards=shards
         )
-        stage = ledger[f"stage/parameters/{name}"] * c["parameter_copies"]
-        adapters = c["tuned_parameters"] * (name == "dense")
-        gradients = ledger.add(
-            f"dp/{name}/gradients", data_parallel.gradient_message, parameters=stage * trained + adapters
-        )
-        weights = ledger.add(f"dp/{name}/weights", data_parallel.parameter_message, parameters=stage * trained)
-        across = replicas / shards
-        copies = place(ledger, f"copies/{name}", across, stride * shards)
-        collectives.add_all_reduce(ledger, f"dp/{name}/all-reduce", message=gradients, **everyone)
-        collectives.add_all_gather(ledger, f"dp/{name}/reduce-scatter", message=gradients, **sharers)
-        collectives.add_all_gather(ledger, f"dp/{name}/all-gather", message=weights, **sharers)
-        collectives.add_all_reduce(ledger, f"dp/{name}/copies", message=gradients / shards, **copies)
-        per_layer = ledger[f"layer/parameters/{name}"]
-        collectives.add_all_gather(
-            ledger,
-            f"fsdp/{name}/all-gather",
-            message=per_layer * c["weight_comm_bytes"],
-            **sharers,
-        )
-        collectives.add_all_gather(
-            ledger,
-            f"fsdp/{name}/reduce-scatter",
-            message=per_layer * flat * c["gradient_comm_bytes"],
-            **sharers,
-        )
+        reduce, gather = collectives.add_all_reduce, collectives.add_all_gather
+        reduce(ledger, f"dp/{name}/all-reduce", message=f"dp/{name}/gradients", **everyone)
+        gather(ledger, f"dp/{name}/reduce-scatter", message=f"dp/{name}/gradients", **sharers)
+        gather(ledger, f"dp/{name}/all-gather", message=f"dp/{name}/weights", **sharers)
+        reduce(ledger, f"dp/{name}/copies", message=f"dp/{name}/copies/message", **copies)
+        gather(ledger, f"fsdp/{name}/all-gather", message=f"fsdp/{name}/weights", **sharers)
+        gather(ledger, f"fsdp/{name}/reduce-scatter", message=f"fsdp/{name}/gradients", **sharers)
     for collective in ("all-reduce", "reduce-scatter", "all-gather", "copies"):
-        ledger.total(f"dp/{collective}", *[f"dp/{name}/{collective}" for name in kinds(c)])
+        ledger.total(f"dp/{collective}", *[f"dp/{name}/{collective}" for name in groups])
     for collective in ("all-gather", "reduce-scatter"):
-        ledger.total(f"fsdp/{collective}", *[f"fsdp/{name}/{collective}" for name in kinds(c)])
+        ledger.total(f"fsdp/{collective}", *[f"fsdp/{name}/{collective}" for name in groups])
+
+
+def _messages(ledger: Ledger, name: str) -> None:
+    """Store what a rank reduces and gathers of one kind of parameters: of a stage, and of a layer."""
+    ledger.product(f"dp/{name}/parameters", f"stage/parameters/{name}", "parameter_copies")
+    ledger.product(f"dp/{name}/trained", f"dp/{name}/parameters", "trains_base")
+    reduced = f"dp/{name}/trained"
+    if name == "dense":  # adapters, and copies of the embedding and the head, are split like dense parameters
+        reduced = f"dp/{name}/reduced"
+        ledger.total(reduced, f"dp/{name}/trained", "tuned_parameters")
+    ledger.add(f"dp/{name}/gradients", data_parallel.gradient_message, parameters=reduced)
+    ledger.add(f"dp/{name}/weights", data_parallel.parameter_message, parameters=f"dp/{name}/trained")
+    ledger.product(f"fsdp/{name}/reduced", f"layer/parameters/{name}", "fsdp/gradient-share")
+    ledger.add(f"fsdp/{name}/weights", data_parallel.parameter_message, parameters=f"layer/parameters/{name}")
+    ledger.add(f"fsdp/{name}/gradients", data_parallel.gradient_message, parameters=f"fsdp/{name}/reduced")

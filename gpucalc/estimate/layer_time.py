@@ -6,22 +6,33 @@ nothing of the pipeline or of data parallelism, so it runs in a scope of those c
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
-from gpucalc.core.ledger import Ledger
-from gpucalc.estimate import products
+from gpucalc.core.formula import Constant
+from gpucalc.core.ledger import Ledger, any_row
+from gpucalc.estimate import products, shapes
 from gpucalc.formulas import attention, flops, layer, parameters, power, roofline
+from gpucalc.formulas import shapes as sizes
 
 HALF = "half_"  # prefix of the kernel constants that hold for 16-bit products
+FORWARD, BACKWARD = "forward", "backward"
+DIRECTIONS = (FORWARD, BACKWARD)
+GEMMS = (FORWARD, "activation-gradient", "weight-gradient")
+
+MIXER_INPUT = Constant(
+    "MIXER_INPUT_SHARE", 0.75, "share of a linear mixer's weights that read the residual stream", "assumed"
+)
+MIXER_OUTPUT = Constant("MIXER_OUTPUT_SHARE", 0.25, "share of a linear mixer's weights that write to it", "assumed")
+BACKWARD_KERNELS = Constant(
+    "BACKWARD_KERNELS", 2.0, "kernels of a backward pass over those of a forward pass: two gradients", "definition"
+)
+PRODUCTS_FORWARD = Constant("PRODUCTS_FORWARD", 2.0, "products of attention: scores, and their values", "definition")
+PRODUCTS_BACKWARD = Constant("PRODUCTS_BACKWARD", 4.0, "products of the gradients of attention", "definition")
 
 
 def add_layer_time(ledger: Ledger) -> None:
     """Store the times of one layer's forward and backward pass and of the head (per micro-batch and rank)."""
     ledger.define("sustained_clock", power.sustained_clock)
     define_shapes(ledger)
-    _projections(ledger)
+    _products(ledger)
     _attention(ledger)
     _elementwise(ledger)
     _head(ledger)
@@ -36,205 +47,167 @@ def define_shapes(ledger: Ledger) -> None:
     ledger.define("attention_columns", layer.attention_width)
     ledger.define("feed_forward", layer.feed_forward_width)
     ledger.define("blocks", layer.blocks_per_layer)
-    c = ledger.columns
-    ledger.define("mixer_in", layer.mixer_columns, columns=c["qkv"], share=0.75)
-    ledger.define("mixer_out", layer.mixer_columns, columns=c["attention_columns"], share=0.25)
+    ledger.define("mixer_in", layer.mixer_columns, columns="qkv", share=MIXER_INPUT)
+    ledger.define("mixer_out", layer.mixer_columns, columns="attention_columns", share=MIXER_OUTPUT)
     ledger.define("attended", flops.attended_length)
+    ledger.product("shape/residual", "hidden", "blocks")
 
 
-def _positive(value: Any) -> Any:
-    """A dimension of a product that is absent in some rows; its time is weighted with zero layers."""
-    return np.maximum(value, 1.0)
+def _gemms(m: str, n: str, k: str) -> dict[str, tuple[str, str, str]]:
+    """Rows, columns and depth of a matrix's three products: forward, gradient of its input, gradient of itself."""
+    return dict(zip(GEMMS, ((m, n, k), (m, k, n), (n, k, m)), strict=True))
 
 
-def _product(ledger: Ledger, name: str, m: Any, n: Any, k: Any, kind_layers: Any, *, factor: Any = 1.0) -> None:
+def _product(ledger: Ledger, p: shapes.Product, m: str, *, factor: str = "") -> None:
     """Store forward, activation-gradient and weight-gradient time of one matrix of the average layer."""
-    m, n, k = _positive(m), _positive(n), _positive(k)
-    shapes = {"forward": (m, n, k), "activation-gradient": (m, k, n), "weight-gradient": (n, k, m)}
-    for direction, (rows, columns, depth) in shapes.items():
-        path = f"layer/{direction}/gemm/{name}"
-        products.add_gemm(ledger, f"{path}/one", m=rows, n=columns, k=depth)
-        if not (np.isscalar(factor) and factor == 1.0):
-            ledger.add(f"{path}/group", layer.scaled_time, time=ledger[f"{path}/one"], factor=factor)
-        one = ledger[f"{path}/group"] if f"{path}/group" in ledger else ledger[f"{path}/one"]
-        ledger.add(path, layer.mean_over_layers, time=one, kind_layers=kind_layers)
+    for direction, (rows, columns, depth) in _gemms(m, p.n, p.k).items():
+        path = f"layer/{direction}/gemm/{p.name}"
+        one = f"{path}/one"
+        products.add_gemm(ledger, one, m=rows, n=columns, k=depth)
+        if factor:
+            ledger.product(f"{path}/group", one, factor)
+            one = f"{path}/group"
+        ledger.add(path, layer.mean_over_layers, time=one, kind_layers=p.layers)
 
 
-def _projections(ledger: Ledger) -> None:
-    c = ledger.columns
-    hidden, tp, tokens = c["hidden"], c["tp"], c["tokens"]
-    latent, plain = c["latent_layers"], c["attention_layers"] - c["latent_layers"]
-    if np.any(plain > 0):
-        _product(ledger, "qkv", tokens, c["qkv"], hidden, plain)
-    if np.any(latent > 0):
-        rank_q, rank_kv = c["q_lora_rank"], c["kv_lora_rank"]
-        query = c["heads"] * c["head_dim"] / tp
-        key_value = c["heads"] * (c["head_dim"] - c["qk_rope_head_dim"] + c["v_head_dim"]) / tp
-        _product(ledger, "q_down", tokens, rank_q, hidden, latent * (rank_q > 0))
-        _product(ledger, "q_up", tokens, query, np.where(rank_q > 0, rank_q, hidden), latent)
-        _product(ledger, "kv_down", tokens, rank_kv + c["qk_rope_head_dim"], hidden, latent)
-        _product(ledger, "kv_up", tokens, key_value, rank_kv, latent)
-    if np.any(c["attention_layers"] > 0):
-        _product(ledger, "out", tokens, hidden, c["attention_columns"], c["attention_layers"])
-    if np.any(c["linear_layers"] > 0):
-        width = c["linear_mixer_parameters"] / hidden / tp
-        _product(ledger, "linear_mixer", tokens, width, hidden, c["linear_layers"])
-    if np.any(c["dense_layers"] > 0):
-        width = c["ffn_hidden"] / tp
-        _product(ledger, "up", tokens, (1 + c["gated"]) * width, hidden, c["dense_layers"])
-        _product(ledger, "down", tokens, hidden, width, c["dense_layers"])
-    if np.any(c["moe_layers"] > 0):
-        _experts(ledger)
+def _products(ledger: Ledger) -> None:
+    tokens = shapes.rows_of(ledger, "shape/tokens", "tokens")
+    for product in (*shapes.mixer_products(ledger), *shapes.dense_products(ledger)):
+        _product(ledger, product, tokens)
+    if any_row(ledger.columns["moe_layers"] > 0):
+        _experts(ledger, tokens)
 
 
-def _experts(ledger: Ledger) -> None:
-    c = ledger.columns
-    hidden, tp, tokens, moe = c["hidden"], c["tp"], c["tokens"], c["moe_layers"]
-    per_expert = ledger.define("expert_tokens", layer.tokens_per_expert)
-    width, local = c["expert_ffn_hidden"] / c["etp"], c["experts"] / c["ep"]
-    factor = local * c["expert_gemm_factor"] * c["expert_load_factor"]
-    _product(ledger, "expert_up", per_expert, (1 + c["gated"]) * width, hidden, moe, factor=factor)
-    _product(ledger, "expert_down", per_expert, hidden, width, moe, factor=factor)
-    _product(ledger, "router", tokens / tp, c["experts"], hidden, moe)
-    shared = c["shared_expert_ffn_hidden"] / tp
-    if np.any(shared > 0):
-        share = moe * (c["shared_expert_ffn_hidden"] > 0)
-        _product(ledger, "shared_up", tokens, (1 + c["gated"]) * shared, hidden, share)
-        _product(ledger, "shared_down", tokens, hidden, shared, share)
+def _experts(ledger: Ledger, tokens: str) -> None:
+    ledger.define("expert_tokens", layer.tokens_per_expert)
+    ledger.add("shape/router-tokens", sizes.rank_share, size="tokens", ranks="tp")
+    ledger.add("shape/local-experts", sizes.rank_share, size="experts", ranks="ep")
+    ledger.product("shape/expert-products", "shape/local-experts", "expert_gemm_factor", "expert_load_factor")
+    rows = {
+        "tokens": tokens,
+        "router": shapes.rows_of(ledger, "shape/router-tokens/present", "shape/router-tokens"),
+        "expert": shapes.rows_of(ledger, "shape/expert-tokens", "expert_tokens"),
+    }
+    for product in shapes.expert_products(ledger, "etp"):
+        factor = "shape/expert-products" if product.part == "expert" else ""
+        _product(ledger, product, rows[product.rows], factor=factor)
     ledger.add("layer/traffic/permutation", layer.permutation_traffic)
     ledger.add("layer/traffic/expert-bias", layer.expert_bias_traffic)
-    moved = ledger.total("layer/traffic/experts", "layer/traffic/permutation", "layer/traffic/expert-bias")
-    for direction in ("forward", "backward"):
+    ledger.total("layer/traffic/experts", "layer/traffic/permutation", "layer/traffic/expert-bias")
+    for direction in DIRECTIONS:
         path = f"layer/{direction}/permutation"
-        time = ledger.add(
-            f"{path}/one",
-            roofline.memory_bound_time,
-            traffic=moved,
-            kernel_launch_seconds=c["elementwise_launch"],
-        )
-        ledger.add(path, layer.mean_over_layers, time=time, kind_layers=moe)
+        _moved(ledger, f"{path}/one", "layer/traffic/experts")
+        ledger.add(path, layer.mean_over_layers, time=f"{path}/one", kind_layers="moe_layers")
+
+
+def _moved(ledger: Ledger, path: str, traffic: str) -> None:
+    """Store the time of memory-bound kernels that move `traffic`."""
+    ledger.add(path, roofline.memory_bound_time, traffic=traffic, kernel_launch_seconds="elementwise_launch")
 
 
 def _attention(ledger: Ledger) -> None:
     c = ledger.columns
-    flash = c["flash"]
-    common = {
-        "batch": c["micro_batch"],
-        "queries": c["seq_len"] / c["cp"],
-        "keys": c["seq_len"],
-        "heads": c["heads"] / c["tp"],
-        "kv_heads": np.maximum(c["kv_heads"] / c["tp"], 1.0),
-        "head_dim": (c["head_dim"] + c["v_head_dim"]) / 2,
-        "peak": c[f"{HALF}peak"],
-        "attention_element_bytes": c[f"{HALF}element_bytes"],
-    }
-    kinds = {"full": (c["attention_layers"] - c["window_layers"], c["seq_len"])}
-    if np.any(c["window_layers"] > 0):
-        kinds["window"] = (c["window_layers"], _positive(c["window"]))
+    ledger.add("shape/full-layers", sizes.other_layers, kind_layers="attention_layers", others="window_layers")
+    ledger.add("shape/queries", sizes.rank_share, size="seq_len", ranks="cp")
+    ledger.add("shape/heads", sizes.rank_share, size="heads", ranks="tp")
+    ledger.add("shape/kv-heads", sizes.rank_kv_heads)
+    ledger.add("shape/head-dim", sizes.mean_head_dim)
+    kinds = {"full": ("shape/full-layers", "seq_len")}
+    if any_row(c["window_layers"] > 0):
+        kinds["window"] = ("window_layers", shapes.rows_of(ledger, "shape/window", "window"))
     for kind, (kind_layers, window) in kinds.items():
-        path = f"layer/forward/attention/{kind}"
-        back = f"layer/backward/attention/{kind}"
-        attended = ledger.add(f"{path}/keys", attention.attended_keys, keys=c["seq_len"], window=window)
-        if np.any(flash > 0):
-            fused = products.add_flash_attention(ledger, f"{path}/flash", attended=attended, **common)
-            backward = ledger.add(
-                f"{back}/flash",
-                attention.flash_attention_backward_time,
-                attention_forward=fused,
-                attention_backward_ratio=c["backward_attention_ratio"],
-            )
-        if np.any(flash == 0):
-            half = {"gemm_efficiency": c[f"{HALF}gemm_efficiency"], **common}
-            half.pop("kv_heads"), half.pop("attention_element_bytes")
-            half["keys"] = np.minimum(c["seq_len"], window)
-            unfused = ledger.add(
-                f"{path}/unfused",
-                attention.unfused_attention_time,
-                products=2.0,
-                score_traffic=c["score_traffic_forward"],
-                **half,
-            )
-            unfused_back = ledger.add(
-                f"{back}/unfused",
-                attention.unfused_attention_time,
-                products=4.0,
-                score_traffic=c["score_traffic_backward"],
-                **half,
-            )
-        if np.all(flash > 0):
-            one, one_back = fused, backward
-        elif np.all(flash == 0):
-            one, one_back = unfused, unfused_back
-        else:
-            cases = {1: f"{path}/flash", 0: f"{path}/unfused"}
-            one = ledger.choose(f"{path}/kernel", flash, cases)
-            one_back = ledger.choose(f"{back}/kernel", flash, {k: p.replace(path, back) for k, p in cases.items()})
-        ledger.add(path, layer.mean_over_layers, time=one, kind_layers=kind_layers)
-        ledger.add(back, layer.mean_over_layers, time=one_back, kind_layers=kind_layers)
+        path = {direction: f"layer/{direction}/attention/{kind}" for direction in DIRECTIONS}
+        kernels = {}
+        if any_row(c["flash"] > 0):
+            kernels[1] = "flash"
+            _flash(ledger, path, window)
+        if any_row(c["flash"] == 0):
+            kernels[0] = "unfused"
+            _unfused(ledger, path, kind, window)
+        for at in path.values():
+            one = f"{at}/{next(iter(kernels.values()))}"
+            if len(kernels) > 1:
+                one = f"{at}/kernel"
+                ledger.choose(one, "flash", {code: f"{at}/{kernel}" for code, kernel in kernels.items()})
+            ledger.add(at, layer.mean_over_layers, time=one, kind_layers=kind_layers)
+
+
+_SHAPE = {
+    "batch": "micro_batch",
+    "queries": "shape/queries",
+    "heads": "shape/heads",
+    "head_dim": "shape/head-dim",
+    "peak": f"{HALF}peak",
+}
+
+
+def _flash(ledger: Ledger, path: dict[str, str], window: str) -> None:
+    """Store fused attention forward and backward."""
+    ledger.add(f"{path[FORWARD]}/keys", attention.attended_keys, keys="seq_len", window=window)
+    products.add_flash_attention(
+        ledger,
+        f"{path[FORWARD]}/flash",
+        attended=f"{path[FORWARD]}/keys",
+        keys="seq_len",
+        kv_heads="shape/kv-heads",
+        attention_element_bytes=f"{HALF}element_bytes",
+        **_SHAPE,
+    )
+    ledger.add(
+        f"{path[BACKWARD]}/flash",
+        attention.flash_attention_backward_time,
+        attention_forward=f"{path[FORWARD]}/flash",
+        attention_backward_ratio="backward_attention_ratio",
+    )
+
+
+def _unfused(ledger: Ledger, path: dict[str, str], kind: str, window: str) -> None:
+    """Store attention that forms the scores, forward and backward."""
+    keys = f"shape/keys/{kind}"
+    ledger.add(keys, attention.reached_keys, keys="seq_len", window=window)
+    for direction, count in ((FORWARD, PRODUCTS_FORWARD), (BACKWARD, PRODUCTS_BACKWARD)):
+        ledger.add(
+            f"{path[direction]}/unfused",
+            attention.unfused_attention_time,
+            keys=keys,
+            products=count,
+            score_traffic=f"score_traffic_{direction}",
+            gemm_efficiency=f"{HALF}gemm_efficiency",
+            **_SHAPE,
+        )
 
 
 def _elementwise(ledger: Ledger) -> None:
     c = ledger.columns
-    width = {"hidden": c["hidden"] * c["blocks"], "qkv": c["mixer_in"]}
+    width = {"hidden": "shape/residual", "qkv": "mixer_in"}
     ledger.add("layer/traffic/fused", layer.elementwise_traffic, **width)
-    ledger.add(
-        "layer/traffic/passes",
-        layer.repeated_message,
-        message=ledger["layer/traffic/fused"],
-        times=c["elementwise_factor"],
-    )
+    ledger.product("layer/traffic/passes", "layer/traffic/fused", "elementwise_factor")
     ledger.add("layer/traffic/unfused", layer.unfused_traffic, **width)
     ledger.total("layer/traffic/elementwise", "layer/traffic/passes", "layer/traffic/unfused")
-    forward = ledger.add(
-        "layer/forward/elementwise",
-        roofline.memory_bound_time,
-        traffic=ledger["layer/traffic/elementwise"],
-        kernel_launch_seconds=c["elementwise_launch"],
-    )
-    ledger.add("layer/backward/elementwise", layer.scaled_time, time=forward, factor=c["backward_elementwise_ratio"])
-    if np.any(c["low_precision"] > 0):
-        traffic = ledger.add("layer/traffic/casts", layer.cast_traffic, attention_columns=c["mixer_out"])
-        casts = ledger.add(
-            "layer/forward/casts",
-            roofline.memory_bound_time,
-            traffic=traffic * c["cast_share"],
-            kernel_launch_seconds=0.0,
-        )
-        ledger.add("layer/backward/casts", layer.scaled_time, time=casts, factor=c["backward_cast_ratio"])
-    if np.any(c["dequantises"] > 0):
-        weights = ledger.add("layer/parameters/sharded", parameters.layer_parameters_dense)
-        for direction in ("forward", "backward"):
-            ledger.add(
-                f"layer/{direction}/dequantise",
-                layer.scaled_time,
-                time=c["dequantise_seconds"] * c["dequantises"],
-                factor=weights,
-            )
+    _moved(ledger, "layer/forward/elementwise", "layer/traffic/elementwise")
+    ledger.product("layer/backward/elementwise", "layer/forward/elementwise", "backward_elementwise_ratio")
+    if any_row(c["low_precision"] > 0):
+        ledger.add("layer/traffic/casts", layer.cast_traffic, attention_columns="mixer_out")
+        ledger.product("layer/traffic/casts-unfused", "layer/traffic/casts", "cast_share")
+        ledger.add("layer/forward/casts", roofline.traffic_time, traffic="layer/traffic/casts-unfused")
+        ledger.product("layer/backward/casts", "layer/forward/casts", "backward_cast_ratio")
+    if any_row(c["dequantises"] > 0):
+        ledger.add("layer/parameters/sharded", parameters.layer_parameters_dense)
+        for direction in DIRECTIONS:
+            ledger.add(f"layer/{direction}/dequantise", layer.dequantise_time, weights="layer/parameters/sharded")
 
 
 def _head(ledger: Ledger) -> None:
-    c = ledger.columns
-    half = {name[len(HALF) :]: value for name, value in c.items() if name.startswith(HALF)}
-    m, n, k = c["tokens"], _positive(c["vocab"] / c["tp"]), c["hidden"]
-    shapes = {"forward": (m, n, k), "activation-gradient": (m, k, n), "weight-gradient": (n, k, m)}
-    for direction, (rows, columns, depth) in shapes.items():
+    half = {name[len(HALF) :]: name for name in ledger.columns if name.startswith(HALF)}
+    for direction, (rows, columns, depth) in _gemms("tokens", shapes.head_width(ledger), "hidden").items():
         products.add_gemm(ledger, f"head/{direction}", m=rows, n=columns, k=depth, **half)
-    ledger.add(
-        "head/loss",
-        roofline.memory_bound_time,
-        traffic=c["tokens"] * c["vocab"] / c["tp"] * c["logit_traffic"],
-        kernel_launch_seconds=c["elementwise_launch"],
-    )
-    ledger.add(
-        "head/weight-gradient-trained",
-        layer.scaled_time,
-        time=ledger["head/weight-gradient"],
-        factor=np.maximum(c["trains_base"], c["trains_embeddings"]),
-    )
-    work = ledger.total(
-        "head/work", "head/forward", "head/activation-gradient", "head/weight-gradient-trained", "head/loss"
-    )
-    ledger.add("head/time", layer.scaled_time, time=work, factor=1.0 * (c["vocab"] > 0))  # encoders may have none
+    ledger.add("head/traffic", layer.loss_traffic)
+    _moved(ledger, "head/loss", "head/traffic")
+    ledger.maximum("head/trains", "trains_base", "trains_embeddings")
+    ledger.product("head/weight-gradient-trained", "head/weight-gradient", "head/trains")
+    parts = ("forward", "activation-gradient", "weight-gradient-trained", "loss")
+    ledger.total("head/work", *[f"head/{part}" for part in parts])
+    ledger.add("head/time", layer.head_time, work="head/work")
 
 
 def _below(ledger: Ledger, prefix: str) -> list[str]:
@@ -244,17 +217,11 @@ def _below(ledger: Ledger, prefix: str) -> list[str]:
 
 
 def _sums(ledger: Ledger) -> None:
-    c = ledger.columns
-    for direction in ("forward", "activation-gradient", "weight-gradient"):
+    for direction in GEMMS:
         ledger.total(f"layer/{direction}/gemm", *_below(ledger, f"layer/{direction}/gemm"))
-    for direction in ("forward", "backward"):
+    for direction in DIRECTIONS:
         ledger.total(f"layer/{direction}/attention", *_below(ledger, f"layer/{direction}/attention"))
-    ledger.add(
-        "layer/weight-gradient/trained",
-        layer.scaled_time,
-        time=ledger["layer/weight-gradient/gemm"],
-        factor=c["trains_base"],
-    )
+    ledger.product("layer/weight-gradient/trained", "layer/weight-gradient/gemm", "trains_base")
     ledger.total("layer/forward/device", *_below(ledger, "layer/forward"))
     ledger.total(
         "layer/backward/device",
@@ -262,8 +229,9 @@ def _sums(ledger: Ledger) -> None:
         "layer/weight-gradient/trained",
         *_below(ledger, "layer/backward"),
     )
-    operations = ledger.add("layer/host/operations", layer.launched_operations, expert_ratio=c["expert_host_ratio"])
-    ledger.add("layer/host/forward", layer.host_time, operations=operations)
-    ledger.add("layer/host/backward", layer.host_time, operations=2 * operations)
-    for direction in ("forward", "backward"):
+    ledger.add("layer/host/operations", layer.launched_operations, expert_ratio="expert_host_ratio")
+    ledger.product("layer/host/operations-backward", "layer/host/operations", BACKWARD_KERNELS)
+    ledger.add("layer/host/forward", layer.host_time, operations="layer/host/operations")
+    ledger.add("layer/host/backward", layer.host_time, operations="layer/host/operations-backward")
+    for direction in DIRECTIONS:
         ledger.maximum(f"layer/{direction}/busy", f"layer/{direction}/device", f"layer/host/{direction}")

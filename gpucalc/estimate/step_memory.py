@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from gpucalc.core.formula import info_of
-from gpucalc.core.ledger import Ledger
-from gpucalc.formulas import adapters, data_parallel, layer, memory, parameters
+from gpucalc.core.formula import Constant, info_of
+from gpucalc.core.ledger import Ledger, any_row
+from gpucalc.core.units import Unit
+from gpucalc.formulas import adapters, data_parallel, memory, parameters, pipeline, shapes
 from gpucalc.layouts.schedules import Schedule, by_code
 
 STAGES = ("first", "second", "last")
-RESIDUAL_BYTES = 8.0  # per token and hidden unit: inputs and outputs of both norms in 16 bit
 PARTS = ("weights", "gradients", "optimizer", "adapters", "activations", "working", "logits", "gather")
+KINDS = ("dense", "experts")
+# What is held of the parameters of a rank: the formula, and which of them it counts.
+STATES: dict[str, tuple[Callable[..., Any], str]] = {
+    "weights": (memory.weight_memory, "held"),
+    "gradients": (memory.gradient_memory, "updated"),
+    "optimizer": (memory.optimizer_memory, "trained"),
+}
+FROM_FIRST = Constant("FIRST_STAGE", 0.0, "stages before the first", "definition")
+NOTHING = Constant("NOTHING", 0.0, "what a stage of layers alone holds beside them", "definition")
+NO_LAYER = Constant("NO_LAYER", 0.0, "layers recomputed as a bound on memory: none", "definition")
+EVERY_LAYER = Constant("EVERY_LAYER", 1.0, "layers recomputed as a bound on memory: all", "definition")
+STORED = Constant("STORED_BYTES", 2.0, "an activation in 16 bit", "definition", unit=Unit("B", byte=1))
 
 
 def define_replicas(ledger: Ledger) -> None:
     """Define the groups that hold the same parameters, and those that share their states."""
-    c = ledger.columns
     ledger.define("replicas", data_parallel.replica_ranks)
     ledger.define("expert_replicas", data_parallel.expert_replica_ranks)
-    ledger.define("shards", data_parallel.sharding_ranks, replicas=c["replicas"])
-    ledger.define("expert_shards", data_parallel.sharding_ranks, replicas=c["expert_replicas"])
+    ledger.define("shards", data_parallel.sharding_ranks, replicas="replicas")
+    ledger.define("expert_shards", data_parallel.sharding_ranks, replicas="expert_replicas")
 
 
 def add_parameters(ledger: Ledger) -> None:
@@ -35,141 +46,143 @@ def add_parameters(ledger: Ledger) -> None:
     ledger.define("longest", parameters.stage_layers)
     ledger.define("adapter_parameters", adapters.lora_parameters)
     ledger.define("tuned_parameters", adapters.tuned_parameters)
-    depth = add_stage_layers(ledger, "stage/parameters/depth")
-    extra = {
-        "first": ledger.add("stage/extra/first", parameters.first_stage_extra),
-        "second": 0.0,
-        "last": ledger.add("stage/extra/last", parameters.last_stage_extra),
-    }
-    for stage in STAGES:
-        for kind in ("dense", "experts"):
+    add_stage_layers(ledger, "stage/parameters/depth")
+    ledger.add("stage/extra/first", parameters.first_stage_extra)
+    ledger.add("stage/extra/last", parameters.last_stage_extra)
+    extra: dict[str, str | Constant] = {stage: f"stage/extra/{stage}" for stage in ("first", "last")}
+    for kind in KINDS:
+        for stage in STAGES:
             ledger.add(
                 f"stage/parameters/{kind}/{stage}",
                 parameters.stage_parameters,
-                per_layer=ledger[f"layer/parameters/{kind}"],
-                stage_depth=depth[stage],
-                extra=extra[stage] if kind == "dense" else 0.0,
+                per_layer=f"layer/parameters/{kind}",
+                stage_depth=f"stage/parameters/depth/{stage}",
+                extra=extra.get(stage, NOTHING) if kind == "dense" else NOTHING,
             )
-    for kind in ("dense", "experts"):
         ledger.maximum(f"stage/parameters/{kind}", *[f"stage/parameters/{kind}/{stage}" for stage in STAGES])
 
 
-def add_stage_layers(ledger: Ledger, path: str) -> dict[str, Any]:
+def add_stage_layers(ledger: Ledger, path: str) -> None:
     """Store the layers of the first, a middle and the last stage below `path`."""
-    longest = ledger.add(f"{path}/second", parameters.stage_layers)
-    return {
-        "first": ledger.add(f"{path}/first", parameters.first_stage_layers, longest=longest),
-        "second": longest,
-        "last": ledger.add(f"{path}/last", parameters.last_stage_layers, longest=longest),
-    }
+    longest = f"{path}/second"
+    ledger.add(longest, parameters.stage_layers)
+    ledger.add(f"{path}/first", parameters.first_stage_layers, longest=longest)
+    ledger.add(f"{path}/last", parameters.last_stage_layers, longest=longest)
 
 
 def add_states(ledger: Ledger) -> None:
-    """Store weights, gradients and optimizer states of each stage."""
+    """Store weights, gradients and optimizer states of each stage, and what ZeRO 3 gathers for use."""
     c = ledger.columns
-    copies = c["parameter_copies"]  # each copy has as many more ranks to share it
-    groups = {"dense": c["shards"] * copies, "experts": c["expert_shards"] * copies}
-    ends = np.maximum(c["embedding_parameters"], c["head_parameters"]) / c["tp"]
-    for stage in STAGES:
-        for kind, shards in groups.items():
-            held = ledger[f"stage/parameters/{kind}/{stage}"] * copies
-            trained = held * c["trains_base"]
-            updated = trained
-            if np.any(c["optimizer_in_backward"] > 0):
-                largest = np.maximum(ledger[f"layer/parameters/{kind}"], ends) * c["trains_base"]
-                updated = ledger.add(
-                    f"stage/gradients/{kind}/{stage}",
+    at_once = any_row(c["optimizer_in_backward"] > 0)
+    if at_once:
+        ledger.add("stage/parameters/ends", parameters.largest_end)
+    for kind, shards in (("dense", "shards"), ("experts", "expert_shards")):
+        # Each copy has as many more ranks to share it.
+        ledger.product(f"stage/shards/{kind}", shards, "parameter_copies")
+        for stage in STAGES:
+            counted = {name: f"stage/{name}/{kind}/{stage}" for name in ("held", "trained")}
+            ledger.product(counted["held"], f"stage/parameters/{kind}/{stage}", "parameter_copies")
+            ledger.product(counted["trained"], counted["held"], "trains_base")
+            counted["updated"] = counted["trained"]
+            if at_once:
+                counted["updated"] = f"stage/gradients/{kind}/{stage}"
+                ledger.add(
+                    counted["updated"],
                     adapters.gradient_parameters,
-                    parameters=trained,
-                    largest=largest,
+                    parameters=counted["trained"],
+                    layer_parameters=f"layer/parameters/{kind}",
+                    end_parameters="stage/parameters/ends",
                 )
-            for what, formula, counted in (
-                ("weights", memory.weight_memory, held),
-                ("gradients", memory.gradient_memory, updated),
-                ("optimizer", memory.optimizer_memory, trained),
-            ):
-                ledger.add(f"memory/{stage}/{what}/{kind}", formula, parameters=counted, shards=shards)
-        for what in ("weights", "gradients", "optimizer"):
-            ledger.total(f"memory/{stage}/{what}", *[f"memory/{stage}/{what}/{kind}" for kind in groups])
-        ledger.total(f"memory/{stage}/states", *[f"memory/{stage}/{w}" for w in ("weights", "gradients", "optimizer")])
-    gathered = np.where(c["gathers_model"] > 0, c["longest"], 1.0)
+            for what, (formula, which) in STATES.items():
+                path = f"memory/{stage}/{what}/{kind}"
+                ledger.add(path, formula, parameters=counted[which], shards=f"stage/shards/{kind}")
+    for stage in STAGES:
+        for what in STATES:
+            ledger.total(f"memory/{stage}/{what}", *[f"memory/{stage}/{what}/{kind}" for kind in KINDS])
+        ledger.total(f"memory/{stage}/states", *[f"memory/{stage}/{what}" for what in STATES])
+    _gathered(ledger)
+    ledger.add(
+        "memory/adapters", memory.weight_memory, parameters="tuned_parameters", weight_bytes="adapter_state_bytes"
+    )
+
+
+def _gathered(ledger: Ledger) -> None:
+    ledger.total("layer/parameters/whole", "layer/parameters/dense", "layer/parameters/experts")
+    ledger.add("fsdp/gather/layers", memory.gathered_layers)
+    ledger.product("fsdp/gather/parameters", "layer/parameters/whole", "fsdp/gather/layers")
+    ledger.add("fsdp/gather/ends", parameters.end_parameters)
+    ledger.add("fsdp/gather/bytes", memory.gathered_bytes)
     ledger.add(
         "memory/gather",
         memory.gathered_memory,
-        zero_stage=np.where(c["shards"] > 1, c["zero_stage"], 0.0),
-        layer_parameters=(ledger["layer/parameters/dense"] + ledger["layer/parameters/experts"]) * gathered,
-        embedding_parameters=(c["embedding_parameters"] + c["head_parameters"]) / c["tp"],
-        gather_bytes=c["weight_comm_bytes"] + 2.0 * c["trains_base"],
-    )
-    ledger.add(
-        "memory/adapters",
-        memory.weight_memory,
-        parameters=c["tuned_parameters"],
-        weight_bytes=c["adapter_state_bytes"],
-        shards=c["shards"],
+        layer_parameters="fsdp/gather/parameters",
+        embedding_parameters="fsdp/gather/ends",
+        gather_bytes="fsdp/gather/bytes",
     )
 
 
 def add_layer_activations(ledger: Ledger) -> None:
     """Store the bytes that one layer keeps of a micro-batch, whole and recomputed, and what passes through it."""
-    c = ledger.columns
+    ledger.add("layer/memory/residual-bytes", memory.kept_residual_bytes)
     ledger.add(
         "layer/memory/tensors",
         memory.layer_activations,
-        hidden=c["hidden"] * c["blocks"],
-        qkv=c["mixer_in"],
-        attention_columns=c["mixer_out"],
-        residual_bytes=RESIDUAL_BYTES + c["norm_kept_bytes"] * c["gated"],
+        hidden="shape/residual",
+        qkv="mixer_in",
+        attention_columns="mixer_out",
+        residual_bytes="layer/memory/residual-bytes",
     )
     ledger.add("layer/memory/scores-per-layer", memory.score_activations)
-    ledger.add(
-        "layer/memory/scores",
-        layer.repeated_message,
-        message=ledger["layer/memory/scores-per-layer"],
-        times=c["attention_layers"] / c["layers"],
-    )
+    ledger.add("layer/attention-share", shapes.layer_share, kind_layers="attention_layers")
+    ledger.product("layer/memory/scores", "layer/memory/scores-per-layer", "layer/attention-share")
     ledger.add("layer/memory/routed", memory.routed_activations)
     parts = ["layer/memory/tensors", "layer/memory/routed"]
-    if np.any(c["scaled_outputs"] > 0):
+    if any_row(ledger.columns["scaled_outputs"] > 0):
         ledger.add("layer/memory/scaled", adapters.scaled_output_activations)
         parts.append("layer/memory/scaled")
     ledger.total("layer/memory/whole", *parts)
     ledger.total("layer/memory/unrecomputed", "layer/memory/whole", "layer/memory/scores")
     ledger.add("layer/memory/checkpoint", memory.checkpoint_activations)
     ledger.add("layer/memory/logits", memory.logits_memory)
-    ledger.add("layer/memory/boundary", memory.checkpoint_activations, stored_bytes=2.0 * c["boundary_copies"])
-    for name, share in (("none", 0.0), ("full", 1.0)):
+    ledger.product("layer/memory/boundary-bytes", "boundary_copies", STORED)
+    ledger.add("layer/memory/boundary", memory.checkpoint_activations, stored_bytes="layer/memory/boundary-bytes")
+    for name, share in (("none", NO_LAYER), ("full", EVERY_LAYER)):
+        _kept(ledger, name, share, NO_LAYER)
         ledger.add(
-            f"layer/memory/kept/{name}",
-            memory.kept_activations,
-            full_layer=ledger["layer/memory/whole"],
-            scores=ledger["layer/memory/scores"],
-            checkpoint=ledger["layer/memory/checkpoint"],
-            full_share=share,
-            selective=0.0,
-        )
-        working = ledger.add(
             f"layer/memory/working/{name}",
             memory.working_memory,
-            recomputed_layer=ledger["layer/memory/unrecomputed"],
+            recomputed_layer="layer/memory/unrecomputed",
             recomputing=share,
         )
-        ledger.add(f"passing/last/{name}", memory.passing_memory, working=working, logits=ledger["layer/memory/logits"])
+        ledger.maximum(f"passing/last/{name}", f"layer/memory/working/{name}", "layer/memory/logits")
+
+
+def _kept(ledger: Ledger, name: str, share: str | Constant, selective: str | Constant) -> None:
+    ledger.add(
+        f"layer/memory/kept/{name}",
+        memory.kept_activations,
+        full_layer="layer/memory/whole",
+        scores="layer/memory/scores",
+        checkpoint="layer/memory/checkpoint",
+        full_share=share,
+        selective=selective,
+    )
 
 
 def add_passing(ledger: Ledger) -> None:
     """Store what passes through the first and middle stages; the only stage holds the head too."""
-    only = 1.0 * (ledger.columns["pp"] == 1)
     for name in ("none", "full"):
-        cases = {0: f"layer/memory/working/{name}", 1: f"passing/last/{name}"}
         for stage in ("first", "second"):
-            ledger.choose(f"passing/{stage}/{name}", only, cases)
+            only = {1: f"passing/last/{name}"}
+            ledger.choose(f"passing/{stage}/{name}", "pp", only, otherwise=f"layer/memory/working/{name}")
 
 
 def add_in_flight(ledger: Ledger) -> None:
     """Store the micro-batches whose activations each stage holds, by schedule."""
-    pp = ledger.columns["pp"]
-    for stage, index in zip(STAGES, (0.0, np.minimum(1.0, pp - 1), pp - 1), strict=True):
+    ledger.add("stage/index/second", pipeline.second_stage_index)
+    ledger.add("stage/index/last", pipeline.last_stage_index)
+    for stage in STAGES:
+        index = FROM_FIRST if stage == "first" else f"stage/index/{stage}"
         by_schedule(ledger, f"pp/in-flight/{stage}", "in_flight", stage_index=index)
 
 
@@ -189,7 +202,7 @@ def by_schedule(ledger: Ledger, path: str, which: str, **given: Any) -> Any:
             own = info_of(formula).parameters
             ledger.add(paths[formula], formula, **{name: value for name, value in given.items() if name in own})
         cases[row.code] = paths[formula]
-    return ledger.choose(path, ledger.columns["schedule"], cases)
+    return ledger.choose(path, "schedule", cases)
 
 
 def add_bounds(ledger: Ledger) -> None:
@@ -203,106 +216,92 @@ def _activations(ledger: Ledger, stage: str, name: str) -> None:
     ledger.add(
         f"activations/{stage}/{name}",
         memory.stage_activations,
-        in_flight=ledger[f"pp/in-flight/{stage}"],
-        stage_depth=ledger[f"stage/layers/{stage}"],
-        kept_per_layer=ledger[f"layer/memory/kept/{name}"],
-        boundary=ledger["layer/memory/boundary"],
+        in_flight=f"pp/in-flight/{stage}",
+        stage_depth=f"stage/layers/{stage}",
+        kept_per_layer=f"layer/memory/kept/{name}",
+        boundary="layer/memory/boundary",
     )
 
 
 def add_memory(ledger: Ledger) -> None:
     """Store the memory of each stage with no, every and the chosen share of layers recomputed; the worst decides."""
-    c = ledger.columns
     ledger.add("memory/capacity", memory.tensor_capacity)
+    shares = any_row(ledger.columns["gradients_freed"] > 0)
+    if shares:
+        ledger.add("memory/freed", memory.gradients_freed_at_once)
     for name in ("none", "full"):
-        for stage in STAGES:
-            _freed(ledger, stage, name)
-            ledger.total(f"memory/{stage}/{name}", *_stage_parts(ledger, stage, name))
+        _stages(ledger, name, shares)
         ledger.maximum(f"recompute/{name}", *[f"memory/{stage}/{name}" for stage in STAGES])
-    needed = ledger.add(
+    ledger.add(
         "recompute/needed",
         memory.needed_recompute_share,
-        unrecomputed=ledger["recompute/none"],
-        recomputed=ledger["recompute/full"],
-        capacity=ledger["memory/capacity"],
+        unrecomputed="recompute/none",
+        recomputed="recompute/full",
+        capacity="memory/capacity",
     )
-    depth = ledger["stage/layers/second"]
-    automatic = ledger.add("recompute/whole-layers", memory.whole_layer_share, share=needed, stage_depth=depth)
-    share = ledger.define("full_share", memory.recompute_share, stage_depth=depth, automatic=automatic)
-    ledger.add(
-        "layer/memory/kept/chosen",
-        memory.kept_activations,
-        full_layer=ledger["layer/memory/whole"],
-        scores=ledger["layer/memory/scores"],
-        checkpoint=ledger["layer/memory/checkpoint"],
-        full_share=share,
-        selective=1.0 * (c["recompute"] == 1),
-    )
-    recomputes = 1.0 * (share > 0)
+    depth = "stage/layers/second"
+    ledger.add("recompute/whole-layers", memory.whole_layer_share, share="recompute/needed", stage_depth=depth)
+    ledger.define("full_share", memory.recompute_share, stage_depth=depth, automatic="recompute/whole-layers")
+    ledger.add("recompute/selective", memory.recomputes_selectively)
+    ledger.add("recompute/some-layer", memory.recomputes_layers)
+    _kept(ledger, "chosen", "full_share", "recompute/selective")
+    ledger.choose("layer/memory/working/chosen", "recompute/some-layer", _cases("layer/memory/working"))
     for stage in STAGES:
         _activations(ledger, stage, "chosen")
-        ledger.choose(f"passing/{stage}/chosen", recomputes, {0: f"passing/{stage}/none", 1: f"passing/{stage}/full"})
-        _freed(ledger, stage, "chosen")
-        ledger.total(f"memory/{stage}/chosen", *_stage_parts(ledger, stage, "chosen"))
+        ledger.choose(f"passing/{stage}/chosen", "recompute/some-layer", _cases(f"passing/{stage}"))
+    _stages(ledger, "chosen", shares)
     ledger.maximum("memory/raw", *[f"memory/{stage}/chosen" for stage in STAGES])
-    ledger.add("memory/fill", memory.memory_fill, raw=ledger["memory/raw"], capacity=ledger["memory/capacity"])
+    ledger.add("memory/fill", memory.memory_fill, raw="memory/raw", capacity="memory/capacity")
     ledger.add(
         "memory/reserve",
         memory.reserve_memory,
-        raw=ledger["memory/raw"],
-        fragmentation=c["counter_factor"],
-        fixed=c["counter_fixed"],
+        raw="memory/raw",
+        fragmentation="counter_factor",
+        fixed="counter_fixed",
     )
     ledger.total("memory/total", "memory/raw", "memory/reserve")
+
+
+def _cases(path: str) -> dict[int, str]:
+    """The term of a row that recomputes no layer, and of one that recomputes some."""
+    return {0: f"{path}/none", 1: f"{path}/full"}
+
+
+def _stages(ledger: Ledger, name: str, shares: bool) -> None:
+    """Store the memory of each stage; with `shares` gradients and activations of some row share memory."""
+    for stage in STAGES:
+        parts = [f"memory/{stage}/states", "memory/adapters", "memory/gather"]
+        parts += [f"activations/{stage}/{name}", f"passing/{stage}/{name}"]
+        if shares:
+            parts.append(f"shared/{stage}/{name}")
+            ledger.add(
+                parts[-1],
+                memory.shared_by_gradients,
+                gradients=f"memory/{stage}/gradients",
+                activations=f"activations/{stage}/{name}",
+                passing=f"passing/{stage}/{name}",
+                working=f"layer/memory/working/{name}",
+                freed="memory/freed",
+            )
+        ledger.total(f"memory/{stage}/{name}", *parts)
 
 
 def add_memory_detail(ledger: Ledger) -> None:
     """Store the parts of the worst stage, which add up to `memory/raw`."""
     stages = np.broadcast_arrays(*[ledger[f"memory/{stage}/chosen"] for stage in STAGES])
-    worst = np.argmax(np.stack(stages), axis=0)
-    for part in ("weights", "gradients", "optimizer"):
-        ledger.choose(f"memory/{part}", worst, {i: f"memory/{stage}/{part}" for i, stage in enumerate(STAGES)})
+    ledger.keep("memory/worst-stage", np.argmax(np.stack(stages), axis=0))
+
+    def of_worst(path: str, part: str) -> None:
+        ledger.choose(path, "memory/worst-stage", {i: part.format(stage) for i, stage in enumerate(STAGES)})
+
+    for part in STATES:
+        of_worst(f"memory/{part}", f"memory/{{}}/{part}")
     for part in ("activations", "passing"):
-        ledger.choose(f"memory/{part}", worst, {i: f"{part}/{stage}/chosen" for i, stage in enumerate(STAGES)})
-    working = ledger.choose(
-        "memory/working",
-        1.0 * (ledger["symbol/full_share"] > 0),
-        {0: "layer/memory/working/none", 1: "layer/memory/working/full"},
-    )
-    ledger.add("memory/logits", memory.logits_excess, passing=ledger["memory/passing"], working=working)
+        of_worst(f"memory/{part}", f"{part}/{{}}/chosen")
+    ledger.total("memory/working", "layer/memory/working/chosen")
+    ledger.add("memory/logits", memory.logits_excess, passing="memory/passing", working="memory/working")
     parts = [f"memory/{part}" for part in PARTS]
     if "shared/first/chosen" in ledger:
-        ledger.choose("memory/shared", worst, {i: f"shared/{stage}/chosen" for i, stage in enumerate(STAGES)})
+        of_worst("memory/shared", "shared/{}/chosen")
         parts.append("memory/shared")
     ledger.total("memory/parts", *parts)
-
-
-def _freed(ledger: Ledger, stage: str, name: str) -> None:
-    """Store what gradients and activations share: without accumulation one comes as the other goes."""
-    c = ledger.columns
-    freed = c["gradients_freed"] * (c["micro_batches"] == 1) * (c["pp"] == 1)
-    if np.any(freed > 0):
-        kinds = {kind: ledger[f"layer/memory/working/{kind}"] for kind in ("none", "full")}
-        chosen = np.where(ledger["symbol/full_share"] > 0, kinds["full"], kinds["none"]) if name == "chosen" else None
-        working = kinds.get(name, chosen)
-        ledger.add(
-            f"shared/{stage}/{name}",
-            memory.shared_by_gradients,
-            gradients=ledger[f"memory/{stage}/gradients"],
-            activations=ledger[f"activations/{stage}/{name}"],
-            passing=ledger[f"passing/{stage}/{name}"],
-            working=working,
-            freed=freed,
-        )
-
-
-def _stage_parts(ledger: Ledger, stage: str, name: str) -> tuple[str, ...]:
-    parts = (
-        f"memory/{stage}/states",
-        "memory/adapters",
-        "memory/gather",
-        f"activations/{stage}/{name}",
-        f"passing/{stage}/{name}",
-    )
-    shared = f"shared/{stage}/{name}"
-    return (*parts, shared) if shared in ledger else parts

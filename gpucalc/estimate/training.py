@@ -1,6 +1,7 @@
 """The training step: the one place that puts the formulas in order.
 
-Columns in, ledger out; one row or a million take the same path.
+Columns in, ledger out; one row or a million take the same path. Terms are computed in the narrowest scope that
+knows their columns: a layer's times once per way to cut it, a stage's states once per way to share them.
 """
 
 from __future__ import annotations
@@ -9,23 +10,29 @@ from typing import Any
 
 import numpy as np
 
-from gpucalc.core.ledger import Columns, Ledger
-from gpucalc.estimate import communication, layer_time, step_memory
+from gpucalc.core.formula import Constant
+from gpucalc.core.ledger import Columns, Ledger, any_row
+from gpucalc.estimate import communication, layer_time, step_detail, step_memory
 from gpucalc.formulas import data_parallel, flops, layer, pipeline
 from gpucalc.layouts.axes import ACTIVATIONS, LAYER, STATES, outside
 from gpucalc.layouts.schedules import profile_constants
+
+# A copy engine moves activations to the host; it takes no multiprocessor from the layer.
+ALL_HIDDEN = Constant("ALL_HIDDEN", 1.0, "share of a layer's time that a copy engine can use", "definition")
+NO_RESIDUAL = Constant("NO_RESIDUAL", 0.0, "what a copy engine takes from the compute beside it", "definition")
 
 
 def estimate_training(columns: Columns, *, detail: bool = False, trace: bool = False) -> Ledger:
     """Time, memory, FLOPs and traffic of one optimizer step for each row of `columns`.
 
     `detail` adds the parts of `time/compute` and of `memory/raw`; they change nothing else. The columns are
-    those of `gpucalc.job.resolve`. Rows that do not fit get a time and a memory too.
+    those of `gpucalc.jobs.training.resolve`. Rows that do not fit get a time and a memory too.
     """
     ledger = Ledger(columns, trace=trace)
     around = ledger.without(*outside(LAYER, ACTIVATIONS))  # everything but what shards states and recomputes
     per_layer = around.without("global_batch", *outside(LAYER))
     _layer(per_layer)
+    _recomputed_layer(per_layer)
     step_memory.add_layer_activations(per_layer)
     communication.add_pipeline_transfer(per_layer)
     states = ledger.without("global_batch", *outside(STATES))
@@ -33,6 +40,7 @@ def estimate_training(columns: Columns, *, detail: bool = False, trace: bool = F
     step_memory.add_parameters(states)
     step_memory.add_states(states)
     communication.add_data_parallel(states)
+    _chosen_traffic(states)
     _optimizer(states)
     schedules = around.on("pp", "dp", "vpp", "schedule", "micro_batch", "global_batch", *profile_constants())
     schedules.define("micro_batches", pipeline.micro_batches)
@@ -41,6 +49,7 @@ def estimate_training(columns: Columns, *, detail: bool = False, trace: bool = F
     step_memory.add_stage_layers(around.on("pp", "layers"), "stage/layers")
     step_memory.add_passing(around)
     step_memory.add_bounds(around)
+    _stage_parts(around)
     ledger.share("symbol/micro_batches")
     step_memory.add_memory(ledger)
     _stage_time(ledger)
@@ -50,15 +59,13 @@ def estimate_training(columns: Columns, *, detail: bool = False, trace: bool = F
     _metrics(ledger)
     if detail or trace:
         step_memory.add_memory_detail(ledger)
-        _breakdown(ledger)
-        _traffic(ledger)
-        _bounds(ledger)
+        step_detail.add_detail(ledger)
     return ledger
 
 
 def _layer(ledger: Ledger) -> None:
     layer_time.add_layer_time(ledger)
-    ledger.add("layer/host/gap", layer.scaled_time, time=ledger.columns["serial_gap_seconds"], factor=1.0)
+    ledger.add("layer/host/gap", layer.serial_gap)
     communication.add_layer_communication(ledger)
 
 
@@ -70,71 +77,84 @@ def least_step_time(columns: Columns) -> Any:
     ledger = Ledger(columns)
     _layer(ledger)
     ledger.total("layer/least", "layer/forward/time", "layer/backward/time", "layer/host/gap")
-    straggler = ledger.add("step/straggler", data_parallel.straggler_factor)
+    ledger.add("step/straggler", data_parallel.straggler_factor)
     return ledger.add(
         "time/least",
         pipeline.work_bound,
-        layer_time=ledger["layer/least"],
-        head_time=ledger["head/time"],
-        straggler=straggler,
+        layer_time="layer/least",
+        head_time="head/time",
+        straggler="step/straggler",
     )
 
 
 def _optimizer(ledger: Ledger) -> None:
-    c = ledger.columns
-    shards = np.where(c["zero_stage"] >= 1, c["shards"], 1.0)
-    expert_shards = np.where(c["zero_stage"] >= 1, c["expert_shards"], 1.0)
-    dense = ledger["stage/parameters/dense"] * c["trains_base"] + c["tuned_parameters"]
-    experts = ledger["stage/parameters/experts"] * c["trains_base"]
-    if np.any(c["zero_stage"] == 0):  # both copies are updated where nothing is shared
-        dense, experts = (p * np.where(c["zero_stage"] == 0, c["parameter_copies"], 1.0) for p in (dense, experts))
-    updated = dense / shards + experts / expert_shards
+    updated = "optimizer/parameters"
     ledger.add(
-        "optimizer/update",
-        data_parallel.optimizer_time,
-        updated_parameters=updated,
-        effective_memory_bandwidth=c["memory_bandwidth"] * c["memory_efficiency"],
+        updated, data_parallel.updated_parameters, dense="stage/parameters/dense", experts="stage/parameters/experts"
     )
+    ledger.add("optimizer/update", data_parallel.optimizer_time, updated_parameters=updated)
     ledger.add("optimizer/offload", data_parallel.offload_time, updated_parameters=updated)
     ledger.add("optimizer/broadcast", data_parallel.partition_broadcast_time)
     parts = ["optimizer/update", "optimizer/offload", "optimizer/broadcast"]
-    if np.any(c["orthogonalises"] > 0):
+    if any_row(ledger.columns["orthogonalises"] > 0):
         parts.append("optimizer/orthogonalise")
-        ledger.add(parts[-1], data_parallel.orthogonalise_time, updated_parameters=updated, peak=c["half_peak"])
+        ledger.add(parts[-1], data_parallel.orthogonalise_time, updated_parameters=updated, peak="half_peak")
     ledger.total("optimizer/time", *parts)
+
+
+def _recomputed_layer(ledger: Ledger) -> None:
+    """Store what recomputing a layer takes: the whole of it, and its cheap parts."""
+    times = {"forward": "layer/forward/time", "attention": "layer/forward/attention"}
+    ledger.add("layer/recompute/whole", layer.recomputed_time, **times)
+    ledger.add("layer/recompute/parts", layer.selectively_recomputed_time, **times)
+
+
+def _chosen_traffic(ledger: Ledger) -> None:
+    """Store, of the traffic of each ZeRO stage, what the stage of the row has: per step, and per layer."""
+    ledger.add(
+        "dp/reduction",
+        data_parallel.gradient_reduction_time,
+        all_reduce="dp/all-reduce",
+        reduce_scatter="dp/reduce-scatter",
+    )
+    ledger.add("dp/reduction/copies", data_parallel.copies_reduction_time, copies="dp/copies")
+    ledger.total("dp/reduction/last", "dp/reduction", "dp/reduction/copies")
+    ledger.add("dp/reduction/each", data_parallel.repeated_reduction_time, reduction="dp/reduction")
+    ledger.add("dp/gathering", data_parallel.parameter_gather_time, all_gather="dp/all-gather")
+    for collective in ("all-gather", "reduce-scatter"):
+        ledger.add(f"fsdp/{collective}/used", data_parallel.fully_sharded_time, time=f"fsdp/{collective}")
+    ledger.total("fsdp/both/used", "fsdp/all-gather/used", "fsdp/reduce-scatter/used")
+
+
+def _stage_parts(ledger: Ledger) -> None:
+    """Store what of a stage's time neither sharding nor recomputation changes."""
+    ledger.product("stage/forward", "layer/forward/time", "stage/layers/second")
+    ledger.product("stage/weight-gradient", "layer/weight-gradient/trained", "stage/layers/second")
+    ledger.add("pp/transfer", pipeline.stage_transfer_time, hop="pp/hop")
 
 
 def _stage_time(ledger: Ledger) -> None:
     """Store what a layer adds to a stage per micro-batch: forward, backward, recomputation, sharded parameters."""
-    c = ledger.columns
-    forward, backward = ledger["layer/forward/time"], ledger["layer/backward/time"]
-    skipped = ledger["layer/forward/attention"] * c["full_recompute_skips_attention"]
-    ledger.add("layer/recompute/full", layer.scaled_time, time=forward - skipped, factor=c["full_share"])
-    selective = 1.0 * (c["recompute"] == 1)
-    core = ledger["layer/forward/attention"] * (1 - c["flash"])  # scores are cheap to keep where flash never forms them
-    core = core + c["selective_recompute_share"] * (forward - core)
-    ledger.add("layer/recompute/selective", layer.scaled_time, time=core, factor=selective)
+    ledger.product("layer/recompute/full", "layer/recompute/whole", "full_share")
+    ledger.product("layer/recompute/selective", "layer/recompute/parts", "recompute/selective")
     ledger.total("layer/recompute/time", "layer/recompute/full", "layer/recompute/selective")
-    sharded = c["zero_stage"] >= 3
-    gather = ledger["fsdp/all-gather"] * sharded
-    scatter = ledger["fsdp/reduce-scatter"] * sharded
+    ledger.total("layer/fsdp/window", "layer/backward/time", "layer/recompute/time")
     for direction, traffic, window in (
-        ("forward", gather, forward),
-        ("backward", gather + scatter, backward + ledger["layer/recompute/time"]),
+        ("forward", "fsdp/all-gather/used", "layer/forward/time"),
+        ("backward", "fsdp/both/used", "layer/fsdp/window"),
     ):
         ledger.add(
             f"layer/fsdp/{direction}",
             layer.exposed_time,
             communication=traffic,
             window=window,
-            hidden_share=c["fsdp_hidden_share"],
-            residual=c["fsdp_residual"],
+            hidden_share="fsdp_hidden_share",
+            residual="fsdp_residual",
         )
     ledger.total("layer/fsdp/exposed", "layer/fsdp/forward", "layer/fsdp/backward")
-    parts = [
-        f"layer/{name}" for name in ("forward/time", "backward/time", "recompute/time", "fsdp/exposed", "host/gap")
-    ]
-    if np.any(c["offload_activations"] > 0):
+    names = ("forward/time", "backward/time", "recompute/time", "fsdp/exposed", "host/gap")
+    parts = [f"layer/{name}" for name in names]
+    if any_row(ledger.columns["offload_activations"] > 0):
         _activation_offload(ledger)
         parts.append("layer/offload/exposed")
     ledger.total("layer/time", *parts)
@@ -142,19 +162,17 @@ def _stage_time(ledger: Ledger) -> None:
 
 def _activation_offload(ledger: Ledger) -> None:
     """Store what the way of a layer's activations to the host, and back, takes beyond the layer's own time."""
-    time = ledger.add(
-        "layer/offload/transfer",
-        data_parallel.activation_offload_time,
-        kept_per_layer=ledger["layer/memory/kept/chosen"],
+    ledger.add(
+        "layer/offload/transfer", data_parallel.activation_offload_time, kept_per_layer="layer/memory/kept/chosen"
     )
     for direction in ("forward", "backward"):
         ledger.add(
             f"layer/offload/{direction}",
             layer.exposed_time,
-            communication=time,
-            window=ledger[f"layer/{direction}/time"],
-            hidden_share=1.0,  # a copy engine moves them; it takes no multiprocessor from the layer
-            residual=0.0,
+            communication="layer/offload/transfer",
+            window=f"layer/{direction}/time",
+            hidden_share=ALL_HIDDEN,
+            residual=NO_RESIDUAL,
         )
     ledger.total("layer/offload/exposed", "layer/offload/forward", "layer/offload/backward")
 
@@ -173,40 +191,35 @@ def _idle_passes(ledger: Ledger) -> None:
 
 
 def _pipeline(ledger: Ledger) -> None:
-    c = ledger.columns
-    depth, last = ledger["stage/layers/second"], ledger["stage/layers/last"]
-    stage = ledger.add("stage/time", layer.scaled_time, time=ledger["layer/time"], factor=depth)
-    ledger.add("stage/last-layers", layer.scaled_time, time=ledger["layer/time"], factor=last)
+    ledger.product("stage/time", "layer/time", "stage/layers/second")
+    ledger.product("stage/last-layers", "layer/time", "stage/layers/last")
     ledger.total("stage/last", "stage/last-layers", "head/time")
     ledger.maximum("stage/slowest", "stage/time", "stage/last")
-    transfer = ledger.add(
-        "pp/transfer",
-        pipeline.stage_transfer_time,
-        hop=ledger["pp/hop"],
-        exposed_share=np.where(c["vpp"] > 1, c["p2p_exposed_interleaved"], c["p2p_exposed_share"]),
-    )
-    forward = ledger["layer/forward/time"] * depth
-    weight = ledger["layer/weight-gradient/trained"] * depth
-    times = {"forward_time": forward, "backward_time": stage - forward, "weight_time": weight}
-    shares = {n: ledger[f"symbol/{n}"] for n in ("weight_fill", "idle_backwards")}
+    ledger.add("stage/backward", layer.remaining_time, time="stage/time", part="stage/forward")
+    times = {
+        "forward_time": "stage/forward",
+        "backward_time": "stage/backward",
+        "weight_time": "stage/weight-gradient",
+    }
     ledger.add(
         "pp/bubble",
         pipeline.bubble_time,
-        idle_passes=ledger["pp/idle_passes"],
-        transfer_time=transfer,
+        idle_passes="pp/idle_passes",
+        transfer_time="pp/transfer",
+        weight_fill="symbol/weight_fill",
+        idle_backwards="symbol/idle_backwards",
         **times,
-        **shares,
     )
-    ledger.add("time/compute", pipeline.steady_time, slowest_stage=ledger["stage/slowest"])
-    ledger.add("time/pp/p2p", pipeline.steady_time, slowest_stage=transfer)
-    critical = ledger["symbol/critical_path"]
-    if np.any(critical > 0):
+    ledger.add("time/compute", pipeline.steady_time, slowest_stage="stage/slowest")
+    ledger.add("time/pp/p2p", pipeline.steady_time, slowest_stage="pp/transfer")
+    parts = ["pp/bubble"]
+    if any_row(ledger["symbol/critical_path"] > 0):
         ledger.total("pp/scheduled", "time/compute", "time/pp/p2p", "pp/bubble")
-        floor = ledger.add("pp/critical-path", pipeline.zero_bubble_floor, **times)
-        ledger.add("pp/floor-excess", pipeline.excess_time, floor=floor * critical, time=ledger["pp/scheduled"])
-        ledger.total("time/pp/bubble", "pp/bubble", "pp/floor-excess")
-    else:
-        ledger.total("time/pp/bubble", "pp/bubble")
+        ledger.add("pp/critical-path", pipeline.zero_bubble_floor, **times)
+        ledger.product("pp/floor", "pp/critical-path", "symbol/critical_path")
+        ledger.add("pp/floor-excess", pipeline.excess_time, floor="pp/floor", time="pp/scheduled")
+        parts.append("pp/floor-excess")
+    ledger.total("time/pp/bubble", *parts)
 
 
 def _data_parallel(ledger: Ledger) -> None:
@@ -214,19 +227,21 @@ def _data_parallel(ledger: Ledger) -> None:
 
     Reductions run beside the backward pass, those of ZeRO 2 of each micro-batch; gathering beside the forward pass.
     """
-    c = ledger.columns
-    zero = c["zero_stage"]
-    forward = ledger["layer/forward/time"] * ledger["stage/layers/second"]
-    backward = ledger["stage/slowest"] - forward
-    reduce = np.where(zero == 0, ledger["dp/all-reduce"], ledger["dp/reduce-scatter"]) * (zero < 3)
-    gather = ledger["dp/all-gather"] * ((zero == 1) | (zero == 2))
-    copies = ledger["dp/copies"] * (zero > 0)
-    each = reduce * (zero == 2)
-    share = {"hidden_share": c["dp_hidden_share"], "residual": c["dp_residual"]}
-    ledger.add("dp/reduce/last", layer.exposed_time, communication=reduce + copies, window=backward, **share)
-    earlier = ledger.add("dp/reduce/exposed", layer.exposed_time, communication=each, window=backward, **share)
-    ledger.add("dp/reduce/earlier", layer.scaled_time, time=earlier, factor=c["micro_batches"] - 1)
-    ledger.add("dp/gather/exposed", layer.exposed_time, communication=gather, window=forward, **share)
+    ledger.add("dp/window", layer.remaining_time, time="stage/slowest", part="stage/forward")
+    for path, traffic, window in (
+        ("dp/reduce/last", "dp/reduction/last", "dp/window"),
+        ("dp/reduce/exposed", "dp/reduction/each", "dp/window"),
+        ("dp/gather/exposed", "dp/gathering", "stage/forward"),
+    ):
+        ledger.add(
+            path,
+            layer.exposed_time,
+            communication=traffic,
+            window=window,
+            hidden_share="dp_hidden_share",
+            residual="dp_residual",
+        )
+    ledger.add("dp/reduce/earlier", data_parallel.earlier_reductions_time, exposed="dp/reduce/exposed")
     ledger.total("dp/exposed", "dp/reduce/last", "dp/reduce/earlier", "dp/gather/exposed")
 
 
@@ -235,99 +250,17 @@ def _step(ledger: Ledger) -> None:
     ledger.total("time/optimizer", "optimizer/time")
     parts = ("time/compute", "time/pp/p2p", "time/pp/bubble", "time/dp/exposed", "time/optimizer")
     ledger.total("time/synchronous", *parts)
-    factor = ledger.add("step/straggler", data_parallel.straggler_factor)
-    ledger.add("time/stragglers", layer.scaled_time, time=ledger["time/synchronous"], factor=factor - 1)
+    ledger.add("step/straggler", data_parallel.straggler_factor)
+    ledger.add("time/stragglers", data_parallel.straggler_time, time="time/synchronous", straggler="step/straggler")
     ledger.total("time/step", *parts, "time/stragglers")
 
 
-def _breakdown(ledger: Ledger) -> None:
-    """Store the parts of `time/compute` by kind of work."""
-    c = ledger.columns
-    head_decides = 1.0 * (ledger["stage/last"] >= ledger["stage/time"])
-    deepest = np.where(head_decides > 0, ledger["stage/layers/last"], ledger["stage/layers/second"])
-    layers = c["micro_batches"] * deepest
-    device = {d: ledger[f"layer/{d}/device"] for d in ("forward", "backward")}
-    gemm = {
-        "forward": ledger["layer/forward/gemm"],
-        "backward": ledger["layer/activation-gradient/gemm"] + ledger["layer/weight-gradient/trained"],
-    }
-    parts = {
-        "host": sum(np.maximum(ledger[f"layer/{d}/busy"] - device[d], 0.0) for d in device) + ledger["layer/host/gap"],
-        "recompute": ledger["layer/recompute/time"],
-        "fsdp/exposed": ledger["layer/fsdp/exposed"],
-    }
-    if "layer/offload/exposed" in ledger:
-        parts["offload/exposed"] = ledger["layer/offload/exposed"]
-    for direction in ("forward", "backward"):
-        attention = ledger[f"layer/{direction}/attention"]
-        parts[f"{direction}/gemm"] = gemm[direction]
-        parts[f"{direction}/attention"] = attention
-        parts[f"{direction}/elementwise"] = device[direction] - gemm[direction] - attention
-    for kind in ("tp", "cp", "ep"):
-        paths = [f"layer/{direction}/{kind}/exposed" for direction in ("forward", "backward")]
-        if paths[0] in ledger:
-            parts[f"{kind}/exposed"] = ledger[paths[0]] + ledger[paths[1]]
-    for name, time in parts.items():
-        ledger.add(f"time/{name}", layer.scaled_time, time=time, factor=layers)
-    ledger.add("time/head", layer.scaled_time, time=ledger["head/time"], factor=c["micro_batches"] * head_decides)
-    ledger.total("time/compute/parts", *[f"time/{name}" for name in (*parts, "head")])
-
-
-def _traffic(ledger: Ledger) -> None:
-    """Store the bytes that one GPU hands to each kind of communication in a step, and their unhidden time."""
-    c = ledger.columns
-    m = c["micro_batches"]
-    layers = m * ledger["stage/layers/second"]
-    zero, trained = c["zero_stage"], c["trains_base"]
-    activation = communication.ELEMENT * ledger["symbol/tokens"] * c["hidden"]
-    messages = {
-        "tp": (activation * (c["tp"] > 1), 4 * layers * ledger["layer/tp/blocks"]),
-        "pp": (activation / ledger["pp/split"] * (c["pp"] > 1), 2 * m * c["vpp"]),
-    }
-    times = {"tp": (2 * ledger["layer/tp/time"], layers), "pp": (ledger["pp/hop"] * (c["pp"] > 1), 2 * m * c["vpp"])}
-    if "layer/cp/block" in ledger:
-        messages["cp"] = (ledger["layer/cp/block"] * (c["cp"] - 1), 3 * layers)
-        times["cp"] = (3 * ledger["layer/cp/time"] * (c["cp"] > 1), layers)
-    if "layer/ep/message" in ledger:
-        messages["ep"] = (ledger["layer/ep/message"], 4 * layers * c["moe_layers"] / c["layers"])
-        times["ep"] = (2 * ledger["layer/ep/time"], layers)
-    sharded = zero >= 3
-    gradients = sum(ledger[f"dp/{kind}/gradients"] for kind in communication.kinds(c))
-    weights = sum(ledger[f"dp/{kind}/weights"] for kind in communication.kinds(c))
-    many = c["dp"] * c["cp"] > 1
-    once = gradients * np.where(zero == 2, m, 1.0) + weights * ((zero == 1) | (zero == 2))
-    each = m * (2 * weights + gradients * trained)
-    messages["dp"] = (np.where(sharded, each, once) * many, 1.0)
-    scatters = ledger["dp/reduce-scatter"] * np.where(zero == 2, m, 1.0)
-    reduce = np.where(zero == 0, ledger["dp/all-reduce"], scatters + ledger["dp/all-gather"])
-    per_layer = 2 * ledger["fsdp/all-gather"] + ledger["fsdp/reduce-scatter"]
-    times["dp"] = (np.where(sharded, per_layer * layers, reduce) + ledger["dp/copies"] * (zero > 0), 1.0)
-    for kind, (message, count) in messages.items():
-        ledger.add(f"traffic/{kind}", layer.repeated_message, message=message, times=count)
-    ledger.total("traffic/step", *[f"traffic/{kind}" for kind in messages])
-    for kind, (time, count) in times.items():
-        ledger.add(f"communication/{kind}", layer.scaled_time, time=time, factor=count)
-    ledger.total("communication/step", *[f"communication/{kind}" for kind in times])
-
-
-def _bounds(ledger: Ledger) -> None:
-    """Store what the step would take with all communication hidden, and with none."""
-    exposed = [p for p in ("time/tp/exposed", "time/cp/exposed", "time/ep/exposed", "time/fsdp/exposed") if p in ledger]
-    hidden = sum(ledger[path] for path in exposed)
-    ledger.add("bounds/compute", layer.scaled_time, time=ledger["time/compute"] - hidden, factor=1.0)
-    ledger.total("bounds/work", "bounds/compute", "time/optimizer")
-    ledger.maximum("bounds/lower", "bounds/work", "communication/step")
-    ledger.total("bounds/upper", "bounds/work", "time/pp/bubble", "communication/step", "time/stragglers")
-
-
 def _metrics(ledger: Ledger) -> None:
-    c = ledger.columns
-    passes = 2.0 + c["trains_base"]
-    matmul = ledger.add("flops/matmul", flops.matmul_flops_per_token, passes=passes)
+    ledger.add("flops/passes", flops.matmul_passes)
+    ledger.add("flops/matmul", flops.matmul_flops_per_token, passes="flops/passes")
     ledger.add("flops/attended", flops.attended_length)
-    attention = ledger.add("flops/attention", flops.attention_flops_per_token, attended=ledger["flops/attended"])
-    step = ledger.add("flops/step", flops.step_flops, matmul_flops=matmul, attention_flops=attention)
-    time = ledger["time/step"]
-    mfu = ledger.add("metric/mfu", flops.model_flops_utilisation, flops=step, step_time=time)
-    ledger.add("metric/hfu", flops.hardware_flops_utilisation, mfu=mfu, recomputed_share=c["full_share"])
-    ledger.add("metric/tokens_per_s_per_gpu", flops.tokens_per_second_per_gpu, step_time=time)
+    ledger.add("flops/attention", flops.attention_flops_per_token, attended="flops/attended")
+    ledger.add("flops/step", flops.step_flops, matmul_flops="flops/matmul", attention_flops="flops/attention")
+    ledger.add("metric/mfu", flops.model_flops_utilisation, flops="flops/step", step_time="time/step")
+    ledger.add("metric/hfu", flops.hardware_flops_utilisation, mfu="metric/mfu", recomputed_share="full_share")
+    ledger.add("metric/tokens_per_s_per_gpu", flops.tokens_per_second_per_gpu, step_time="time/step")

@@ -81,13 +81,22 @@ def mixed_weight_bytes(quantised: Bytes, plain: Bytes, unquantised_share: Ratio)
 
 
 @formula(symbol="N_grad", cite="lv2023", valid="gradients are freed as soon as a tensor is updated")
-def gradient_parameters(parameters: Count, largest: Count, optimizer_in_backward: Flag) -> Count:
-    """Parameters whose gradients are held at once: all, or the largest layer's with updates in the backward pass.
+def gradient_parameters(
+    parameters: Count,
+    layer_parameters: Count,
+    end_parameters: Count,
+    trains_base: Flag,
+    optimizer_in_backward: Flag,
+) -> Count:
+    """Parameters whose gradients are held at once: all, or the largest tensor's with updates in the backward pass.
 
-    >>> float(gradient_parameters(8e9, 5e8, 0)), float(gradient_parameters(8e9, 5e8, 1))
+    That is a layer, or an end of the model: the embedding or the head.
+
+    >>> float(gradient_parameters(8e9, 2e8, 5e8, 1, 0)), float(gradient_parameters(8e9, 2e8, 5e8, 1, 1))
     (8000000000.0, 500000000.0)
     """
-    return np.where(optimizer_in_backward > 0, np.minimum(largest, parameters), parameters)
+    largest = np.maximum(layer_parameters, end_parameters) * trains_base
+    return np.where(np.greater(optimizer_in_backward, 0), np.minimum(largest, parameters), parameters)
 
 
 @formula(symbol="N_tuned", cite="hu2021", valid="beside a frozen base")

@@ -28,6 +28,16 @@ def attended_keys(keys: Count, window: Count, causal: Flag) -> Count:
     return causal * (reach - reach**2 / (2 * keys)) + (1 - causal) * reach * 1.0
 
 
+@formula(symbol="min(s, w)", cite="dao2022", valid="window = keys where there is none")
+def reached_keys(keys: Count, window: Count) -> Count:
+    """Keys within the window of a query; scores of keys behind a causal mask are formed too, without flash.
+
+    >>> float(reached_keys(4096, 1024))
+    1024.0
+    """
+    return np.minimum(keys, window)
+
+
 @formula(symbol="F_attn", cite="dao2022", valid="counts >= 1")
 def attention_flops(
     batch: Count, queries: Count, attended: Count, heads: Count, head_dim: Count, flop_per_multiply_add: Flop = 2.0

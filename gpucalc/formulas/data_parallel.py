@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpucalc.core.formula import formula
-from gpucalc.core.units import Bytes, BytesPerSecond, Count, Flag, Flop, FlopPerSecond, Ratio, Seconds
+from gpucalc.core.units import Bytes, BytesPerSecond, Count, Flag, Flop, FlopPerSecond, Ranks, Ratio, Seconds
 
 
 @formula(symbol="n", cite="narayanan2021", valid="context-parallel ranks hold the same parameters")
@@ -41,6 +41,48 @@ def sharding_ranks(replicas: Count, shard_group: Count) -> Count:
     return np.where(shard_group > 0, np.minimum(shard_group, replicas), replicas)
 
 
+@formula(symbol="n or 1", cite="liu2024moe", valid="")
+def expert_group(ranks: Ranks, moe_layers: Count) -> Ranks:
+    """Ranks of a group that shares experts; one, which sends nothing, in a model without them.
+
+    >>> float(expert_group(8, 24)), float(expert_group(8, 0))
+    (8.0, 1.0)
+    """
+    return np.where(np.greater(moe_layers, 0), ranks, 1.0)
+
+
+@formula(symbol="n/S", cite="zhao2023", valid="shards >= 1")
+def copy_ranks(replicas: Ranks, shards: Ranks) -> Ranks:
+    """Ranks that hold the same shard, one in each shard group (hybrid sharding).
+
+    >>> copy_ranks(64, 8)
+    8.0
+    """
+    return replicas / shards
+
+
+@formula(symbol="S/n", cite="zhao2023", valid="shards >= 1")
+def sharded_message(message: Bytes, shards: Ranks) -> Bytes:
+    """A rank's shard of a message.
+
+    >>> sharded_message(8e9, 8)
+    1000000000.0
+    """
+    return message / shards
+
+
+@formula(symbol="γ_flat", cite="zhao2023", valid="flat parameters: frozen and trained weights in one tensor")
+def flat_gradient_share(trains_base: Flag, gathers_model: Flag, adapters: Flag) -> Ratio:
+    """Share of a layer's parameters whose gradients are reduced under ZeRO 3.
+
+    All where the base trains, and where a flat parameter holds frozen weights beside adapters.
+
+    >>> [float(flat_gradient_share(*case)) for case in ((1, 0, 0), (0, 1, 1), (0, 0, 1))]
+    [1.0, 1.0, 0.0]
+    """
+    return np.maximum(trains_base, gathers_model * adapters)
+
+
 @formula(symbol="M_grad", cite="rajbhandari2020", valid="")
 def gradient_message(parameters: Count, gradient_comm_bytes: Bytes) -> Bytes:
     """Bytes of the gradients that one rank reduces per step.
@@ -61,6 +103,119 @@ def parameter_message(parameters: Count, weight_comm_bytes: Bytes) -> Bytes:
     return parameters * weight_comm_bytes
 
 
+@formula(symbol="t_red", cite="rajbhandari2020", valid="ZeRO 0: all-reduce; 1 and 2: reduce-scatter; 3: per layer")
+def gradient_reduction_time(all_reduce: Seconds, reduce_scatter: Seconds, zero_stage: Count) -> Seconds:
+    """Time in which the gradients of a stage are reduced, as the ZeRO stage does it.
+
+    >>> [float(gradient_reduction_time(2.0, 1.0, stage)) for stage in (0, 1, 2, 3)]
+    [2.0, 1.0, 1.0, 0.0]
+    """
+    return np.where(np.equal(zero_stage, 0), all_reduce, reduce_scatter) * np.less(zero_stage, 3)
+
+
+@formula(symbol="t_copies", cite="zhao2023", valid="hybrid sharding")
+def copies_reduction_time(copies: Seconds, zero_stage: Count) -> Seconds:
+    """Time to reduce shards over the groups that hold copies of them; without sharding there are none.
+
+    >>> float(copies_reduction_time(1.0, 3)), float(copies_reduction_time(1.0, 0))
+    (1.0, 0.0)
+    """
+    return copies * np.greater(zero_stage, 0)
+
+
+@formula(symbol="t_each", cite="rajbhandari2020", valid="ZeRO 2: gradients are sharded between micro-batches")
+def repeated_reduction_time(reduction: Seconds, zero_stage: Count) -> Seconds:
+    """Time of a reduction that every micro-batch does, not only the last.
+
+    >>> float(repeated_reduction_time(1.0, 2)), float(repeated_reduction_time(1.0, 1))
+    (1.0, 0.0)
+    """
+    return reduction * np.equal(zero_stage, 2)
+
+
+@formula(symbol="(m-1)·t", cite="rajbhandari2020", valid="micro_batches >= 1")
+def earlier_reductions_time(exposed: Seconds, micro_batches: Count) -> Seconds:
+    """Exposed reductions of all micro-batches but the last.
+
+    >>> float(earlier_reductions_time(0.5, 9))
+    4.0
+    """
+    return exposed * (micro_batches - 1)
+
+
+@formula(symbol="t_gather", cite="rajbhandari2020", valid="ZeRO 1 and 2: once per step")
+def parameter_gather_time(all_gather: Seconds, zero_stage: Count) -> Seconds:
+    """Time in which the updated parameters are gathered.
+
+    >>> [float(parameter_gather_time(1.0, stage)) for stage in (0, 1, 2, 3)]
+    [0.0, 1.0, 1.0, 0.0]
+    """
+    return all_gather * (np.equal(zero_stage, 1) | np.equal(zero_stage, 2))
+
+
+@formula(symbol="t·[ZeRO 3]", cite="zhao2023", valid="")
+def fully_sharded_time(time: Seconds, zero_stage: Count) -> Seconds:
+    """Time of a collective that only ZeRO 3 does, for each layer and micro-batch.
+
+    >>> float(fully_sharded_time(1.0, 3)), float(fully_sharded_time(1.0, 2))
+    (1.0, 0.0)
+    """
+    return time * np.greater_equal(zero_stage, 3)
+
+
+@formula(symbol="S_dp", cite="rajbhandari2020", valid="one replica sends nothing")
+def step_traffic(
+    gradients: Bytes, weights: Bytes, zero_stage: Count, micro_batches: Count, trains_base: Flag, replicas: Ranks
+) -> Bytes:
+    """Bytes of gradients and parameters that a rank hands to collectives in a step, by ZeRO stage.
+
+    ZeRO 0 the gradients once; 1 and the parameters once; 2 the gradients of each micro-batch; 3 for each
+    micro-batch the parameters forward and backward, and the gradients.
+
+    >>> [float(step_traffic(2.0, 1.0, stage, 8, 1, 4)) for stage in (0, 1, 2, 3)]
+    [2.0, 3.0, 17.0, 32.0]
+    """
+    once = gradients * np.where(np.equal(zero_stage, 2), micro_batches, 1.0)
+    once = once + weights * (np.equal(zero_stage, 1) | np.equal(zero_stage, 2))
+    each = micro_batches * (2 * weights + gradients * trains_base)
+    return np.where(np.greater_equal(zero_stage, 3), each, once) * np.greater(replicas, 1)
+
+
+@formula(symbol="t_dp", cite="rajbhandari2020", valid="ZeRO 0 to 2")
+def step_communication(
+    all_reduce: Seconds, reduce_scatter: Seconds, all_gather: Seconds, zero_stage: Count, micro_batches: Count
+) -> Seconds:
+    """Time of the collectives of gradients and parameters of a step without sharding of the weights, none hidden.
+
+    >>> [float(step_communication(2.0, 1.0, 1.0, stage, 8)) for stage in (0, 1, 2, 3)]
+    [2.0, 2.0, 9.0, 0.0]
+    """
+    scatters = reduce_scatter * np.where(np.equal(zero_stage, 2), micro_batches, 1.0)
+    return np.where(np.equal(zero_stage, 0), all_reduce, scatters + all_gather) * np.less(zero_stage, 3)
+
+
+@formula(symbol="t_fsdp", cite="zhao2023", valid="ZeRO 3")
+def sharded_step_communication(
+    layer_gather: Seconds, layer_scatter: Seconds, layer_passes: Count, zero_stage: Count
+) -> Seconds:
+    """Time of the collectives of ZeRO 3 in a step: each layer is gathered twice and scattered once, none hidden.
+
+    >>> float(sharded_step_communication(1.0, 1.0, 10, 3)), float(sharded_step_communication(1.0, 1.0, 10, 1))
+    (30.0, 0.0)
+    """
+    return (2 * layer_gather + layer_scatter) * layer_passes * np.greater_equal(zero_stage, 3)
+
+
+@formula(symbol="(σ-1)·t", cite="gpucalc-calibration", valid="straggler >= 1")
+def straggler_time(time: Seconds, straggler: Ratio) -> Seconds:
+    """Time that all GPUs wait for the slowest.
+
+    >>> round(straggler_time(10.0, 1.02), 9)
+    0.2
+    """
+    return time * (straggler - 1)
+
+
 @formula(symbol="S·t_b", cite="gpucalc-calibration", valid="partition by whole parameters; ZeRO 1 and 2")
 def partition_broadcast_time(shards: Count, zero_stage: Count, seconds_per_partition: Seconds) -> Seconds:
     """Time to send updated weights when each sharing rank broadcasts its own partition, one after the other.
@@ -73,19 +228,42 @@ def partition_broadcast_time(shards: Count, zero_stage: Count, seconds_per_parti
     return (zero_stage >= 1) * (zero_stage < 3) * (shards > 1) * shards * seconds_per_partition
 
 
+@formula(symbol="N_upd", cite="rajbhandari2020", valid="shards >= 1")
+def updated_parameters(
+    dense: Count,
+    experts: Count,
+    tuned_parameters: Count,
+    trains_base: Flag,
+    zero_stage: Count,
+    shards: Ranks,
+    expert_shards: Ranks,
+    parameter_copies: Count,
+) -> Count:
+    """Parameters that one rank updates: its shard from ZeRO stage 1 on, else all that it holds, copies included.
+
+    >>> float(updated_parameters(8e9, 0, 0, 1, 1, 8, 1, 1)), float(updated_parameters(8e9, 0, 0, 1, 0, 8, 1, 2))
+    (1000000000.0, 16000000000.0)
+    """
+    sharded = np.greater_equal(zero_stage, 1)
+    copies = np.where(sharded, 1.0, parameter_copies)
+    own = copies * (dense * trains_base + tuned_parameters) / np.where(sharded, shards, 1.0)
+    return own + copies * (experts * trains_base) / np.where(sharded, expert_shards, 1.0)
+
+
 @formula(symbol="t_opt", cite="kingma2015", valid="memory-bound update")
 def optimizer_time(
     updated_parameters: Count,
     optimizer_traffic: Bytes,
-    effective_memory_bandwidth: BytesPerSecond,
+    memory_bandwidth: BytesPerSecond,
+    memory_efficiency: Ratio,
     optimizer_fixed_seconds: Seconds,
 ) -> Seconds:
     """Time of the optimizer update: states, gradients and weights pass HBM once, plus host time per step.
 
-    >>> float(optimizer_time(1e9, 22.0, 2.2e12, 0.0))
+    >>> float(optimizer_time(1e9, 22.0, 2.75e12, 0.8, 0.0))
     0.01
     """
-    return updated_parameters * optimizer_traffic / effective_memory_bandwidth + optimizer_fixed_seconds
+    return updated_parameters * optimizer_traffic / (memory_bandwidth * memory_efficiency) + optimizer_fixed_seconds
 
 
 @formula(symbol="t_NS", cite="jordan2024", valid="matrices of hidden by wider; five iterations")

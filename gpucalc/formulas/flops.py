@@ -12,6 +12,16 @@ from gpucalc.core.formula import formula
 from gpucalc.core.units import Count, Flag, Flop, FlopPerSecond, PerSecond, Ratio, Seconds
 
 
+@formula(symbol="n_pass", cite="chowdhery2022", valid="trains_base 0 or 1")
+def matmul_passes(trains_base: Flag, gradient_passes: Count = 2.0) -> Count:
+    """Products of each weight matrix: forward and the gradient of its input, and its own where the base trains.
+
+    >>> matmul_passes(1), matmul_passes(0)
+    (3.0, 2.0)
+    """
+    return gradient_passes + trains_base
+
+
 @formula(symbol="F_mm", cite="chowdhery2022", valid="adapters: no weight gradients of the frozen base")
 def matmul_flops_per_token(matmul_parameters_active: Count, passes: Count, flop_per_multiply_add: Flop = 2.0) -> Flop:
     """FLOPs of the weight products of one token: 2·N forward and for each gradient (passes 3, or 2 if frozen).

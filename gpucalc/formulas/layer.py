@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpucalc.core.formula import formula
-from gpucalc.core.units import Bytes, Count, Flag, Ratio, Seconds
+from gpucalc.core.units import Bytes, Count, Elements, Flag, Ranks, Ratio, Seconds, Tokens
 
 
 @formula(symbol="T", cite="narayanan2021", valid="cp >= 1")
@@ -294,6 +294,111 @@ def repeated_message(message: Bytes, times: Count) -> Bytes:
     96000000.0
     """
     return message * times
+
+
+@formula(symbol="Q_loss", cite="gpucalc-counting", valid="")
+def loss_traffic(tokens: Tokens, vocab: Elements, tp: Ranks, logit_traffic: Bytes) -> Bytes:
+    """HBM bytes of the loss and its gradient: each logit of a rank passes in `logit_traffic` bytes.
+
+    >>> loss_traffic(4096, 32000, 4, 12.0)
+    393216000.0
+    """
+    return tokens * vocab / tp * logit_traffic
+
+
+@formula(symbol="t_head", cite="gpucalc-counting", valid="encoders may have no head: vocab 0")
+def head_time(work: Seconds, vocab: Elements) -> Seconds:
+    """Time of the head and its loss, where the model has one.
+
+    >>> float(head_time(0.01, 32000)), float(head_time(0.01, 0))
+    (0.01, 0.0)
+    """
+    return work * (vocab > 0)
+
+
+@formula(symbol="t_deq", cite="dettmers2023", valid="frozen weights of fewer bits than they compute in")
+def dequantise_time(weights: Count, dequantise_seconds: Seconds, dequantises: Flag) -> Seconds:
+    """Time to expand the quantised weights of a layer before they are used.
+
+    >>> round(dequantise_time(2e8, 1e-12, 1), 9)
+    0.0002
+    """
+    return dequantise_seconds * dequantises * weights
+
+
+@formula(symbol="t_gap", cite="gpucalc-calibration", valid="host and device in step with each other")
+def serial_gap(serial_gap_seconds: Seconds) -> Seconds:
+    """Time a layer waits where the host cannot run ahead of the device.
+
+    >>> serial_gap(1e-4)
+    0.0001
+    """
+    return serial_gap_seconds
+
+
+@formula(symbol="(c-1)·t_hop", cite="liu2023", valid="ranks >= 1")
+def ring_exchange_time(ranks: Ranks, hop: Seconds) -> Seconds:
+    """Time in which the blocks of keys and values pass all ranks of a ring.
+
+    >>> float(ring_exchange_time(4, 1e-3))
+    0.003
+    """
+    return hop * (ranks - 1)
+
+
+@formula(symbol="t·[n>1]", cite="gpucalc-counting", valid="")
+def time_of_many(time: Seconds, ranks: Ranks) -> Seconds:
+    """Communication that a group of one does not need.
+
+    >>> float(time_of_many(1e-3, 8)), float(time_of_many(1e-3, 1))
+    (0.001, 0.0)
+    """
+    return time * np.greater(ranks, 1)
+
+
+@formula(symbol="t - t_part", cite="gpucalc-counting", valid="part <= time")
+def remaining_time(time: Seconds, part: Seconds) -> Seconds:
+    """What is left of a time without one of its parts.
+
+    >>> remaining_time(3.0, 1.0)
+    2.0
+    """
+    return time - part
+
+
+@formula(symbol="t_small", cite="gpucalc-counting", valid="gemm + attention <= device")
+def small_kernels_time(device: Seconds, gemm: Seconds, attention: Seconds) -> Seconds:
+    """Time of the kernels of a pass that are neither products nor attention.
+
+    >>> small_kernels_time(10.0, 6.0, 3.0)
+    1.0
+    """
+    return device - gemm - attention
+
+
+@formula(symbol="t_re", cite="korthikanti2022", valid="0 <= full_recompute_skips_attention <= 1")
+def recomputed_time(forward: Seconds, attention: Seconds, full_recompute_skips_attention: Flag) -> Seconds:
+    """Time to recompute a whole layer; some frameworks keep what attention needs and skip it.
+
+    >>> recomputed_time(10.0, 3.0, 0), recomputed_time(10.0, 3.0, 1)
+    (10.0, 7.0)
+    """
+    return forward - attention * full_recompute_skips_attention
+
+
+@formula(symbol="t_sel", cite="korthikanti2022", valid="0 <= selective_recompute_share <= 1")
+def selectively_recomputed_time(
+    forward: Seconds, attention: Seconds, flash: Flag, selective_recompute_share: Ratio
+) -> Seconds:
+    """Time to recompute the cheap parts of a layer: unfused attention, and a share of the rest.
+
+    Flash attention never forms the scores, so there is nothing of it that is cheap to drop.
+
+    >>> float(selectively_recomputed_time(10.0, 2.0, 0, 0.1)), float(selectively_recomputed_time(10.0, 2.0, 1, 0.1))
+    (2.8, 1.0)
+    """
+    core = attention * (1 - flash)
+    return core + selective_recompute_share * (forward - core)
 
 
 @formula(symbol="t_exposed", cite="gpucalc-calibration", valid="0 <= hidden_share <= 1")

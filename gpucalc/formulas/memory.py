@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpucalc.core.formula import formula
-from gpucalc.core.units import Bytes, Count, Flag, Ratio
+from gpucalc.core.units import Bytes, Count, Flag, Ranks, Ratio
 
 
 @formula(symbol="M_w", cite="rajbhandari2020", valid="sharded at ZeRO stage 3")
@@ -44,6 +44,16 @@ def optimizer_memory(
     return (1 - offload_optimizer) * parameters * optimizer_bytes / np.where(zero_stage >= 1, shards, 1.0)
 
 
+@formula(symbol="b_res", cite="korthikanti2022", valid="norms in 16 bit")
+def kept_residual_bytes(norm_kept_bytes: Bytes, gated: Flag, residual_bytes: Bytes = 8.0) -> Bytes:
+    """Bytes kept per token and hidden unit: inputs and outputs of both norms, and what unfused RMSNorms keep beside.
+
+    >>> kept_residual_bytes(4.0, 1), kept_residual_bytes(4.0, 0)
+    (12.0, 8.0)
+    """
+    return residual_bytes + norm_kept_bytes * gated
+
+
 @formula(symbol="A", cite="korthikanti2022", valid="one layer, one micro-batch, nothing recomputed")
 def layer_activations(
     tokens: Count,
@@ -56,7 +66,7 @@ def layer_activations(
     low_precision: Flag,
     dropout: Flag,
     activation_factor: Ratio,
-    residual_bytes: Bytes = 8.0,
+    residual_bytes: Bytes,
     low_residual_bytes: Bytes = 6.0,
     stored_bytes: Bytes = 2.0,
     low_element_bytes: Bytes = 1.0,
@@ -67,7 +77,7 @@ def layer_activations(
     16-bit, per token: norm inputs and outputs and the inputs of both blocks over h, q, k, v, the attention
     output, and three (gated) or two tensors over f. With 8-bit products their inputs are kept in 8 bit.
 
-    >>> float(layer_activations(1, 100, 1, 300, 100, 400, 0, 0, 0, 1.0))
+    >>> float(layer_activations(1, 100, 1, 300, 100, 400, 0, 0, 0, 1.0, 8.0))
     3200.0
     """
     over_hidden = residual_bytes * (1 - low_precision) + low_residual_bytes * low_precision + dropout_bytes * dropout
@@ -167,16 +177,36 @@ def logits_memory(tokens: Count, vocab: Count, tp: Count, logit_bytes: Bytes) ->
     return tokens * vocab / tp * logit_bytes
 
 
-@formula(symbol="M_gather", cite="zhao2023", valid="ZeRO stage 3")
+@formula(symbol="b_gather", cite="zhao2023", valid="ZeRO stage 3")
+def gathered_bytes(weight_comm_bytes: Bytes, trains_base: Flag, gradient_bytes_unreduced: Bytes = 2.0) -> Bytes:
+    """Bytes of a gathered parameter and, where the base trains, of its gradient before it is reduced.
+
+    >>> gathered_bytes(2.0, 1), gathered_bytes(2.0, 0)
+    (4.0, 2.0)
+    """
+    return weight_comm_bytes + gradient_bytes_unreduced * trains_base
+
+
+@formula(symbol="L_gather", cite="zhao2023", valid="ZeRO stage 3")
+def gathered_layers(gathers_model: Flag, longest: Count) -> Count:
+    """Layers whose parameters are gathered at once: one, or all of a stage that is one unit of sharding.
+
+    >>> float(gathered_layers(0, 32)), float(gathered_layers(1, 32))
+    (1.0, 32.0)
+    """
+    return np.where(np.greater(gathers_model, 0), longest, 1.0)
+
+
+@formula(symbol="M_gather", cite="zhao2023", valid="ZeRO stage 3; one rank gathers nothing")
 def gathered_memory(
-    layer_parameters: Count, embedding_parameters: Count, zero_stage: Count, gather_bytes: Bytes = 4.0
+    layer_parameters: Count, embedding_parameters: Count, zero_stage: Count, shards: Ranks, gather_bytes: Bytes
 ) -> Bytes:
     """Bytes of the parameters gathered for use and of their unreduced gradients, one layer and the embeddings.
 
-    >>> float(gathered_memory(1e6, 2e6, 3)), float(gathered_memory(1e6, 2e6, 1))
-    (12000000.0, 0.0)
+    >>> [float(gathered_memory(1e6, 2e6, *case, 4.0)) for case in ((3, 8), (3, 1), (1, 8))]
+    [12000000.0, 0.0, 0.0]
     """
-    return (zero_stage >= 3) * gather_bytes * (layer_parameters + embedding_parameters)
+    return ((zero_stage >= 3) & (shards > 1)) * gather_bytes * (layer_parameters + embedding_parameters)
 
 
 @formula(symbol="M_act", cite="narayanan2021", valid="")
@@ -196,16 +226,6 @@ def stage_activations(
     4200.0
     """
     return in_flight * (stage_depth * kept_per_layer + boundary) * (1 - (1 - offload_kept) * offload_activations)
-
-
-@formula(symbol="M_pass", cite="korthikanti2022", valid="logits only on the stage with the head")
-def passing_memory(working: Bytes, logits: Bytes) -> Bytes:
-    """Bytes that come and go within one micro-batch: a layer's working set or the logits, never both at once.
-
-    >>> float(passing_memory(3.0, 5.0))
-    5.0
-    """
-    return np.maximum(working, logits)
 
 
 @formula(symbol="max(0, M_logits - M_work)", cite="korthikanti2022", valid="on the stage with the head")
@@ -230,6 +250,16 @@ def shared_by_gradients(gradients: Bytes, activations: Bytes, passing: Bytes, wo
     [-6.0, 0.0]
     """
     return -freed * np.minimum(gradients, np.maximum(activations + passing - working, 0.0))
+
+
+@formula(symbol="[m=1]", cite="lv2023", valid="optimizer states elsewhere or small")
+def gradients_freed_at_once(gradients_freed: Flag, micro_batches: Count, pp: Ranks) -> Flag:
+    """Whether gradients are freed after each micro-batch: with no accumulation, and no stage that waits for another.
+
+    >>> float(gradients_freed_at_once(1, 1, 1)), float(gradients_freed_at_once(1, 4, 1))
+    (1.0, 0.0)
+    """
+    return 1.0 * gradients_freed * np.equal(micro_batches, 1) * np.equal(pp, 1)
 
 
 @formula(symbol="M_reserve", cite="gpucalc-calibration", valid="fragmentation >= 1")
@@ -271,6 +301,26 @@ def recompute_share(recompute: Count, recompute_layers: Count, stage_depth: Coun
     """
     stated = np.where(recompute_layers > 0, np.minimum(recompute_layers / stage_depth, 1.0), 1.0)
     return (recompute == 2) * stated + (recompute < 0) * automatic
+
+
+@formula(symbol="[selective]", cite="korthikanti2022", valid="recompute: -1 automatic, 0 none, 1 selective, 2 full")
+def recomputes_selectively(recompute: Count) -> Flag:
+    """Whether each layer recomputes its cheap parts: attention scores, norms and activations.
+
+    >>> float(recomputes_selectively(1)), float(recomputes_selectively(2))
+    (1.0, 0.0)
+    """
+    return 1.0 * np.equal(recompute, 1)
+
+
+@formula(symbol="[φ>0]", cite="korthikanti2022", valid="0 <= full_share <= 1")
+def recomputes_layers(full_share: Ratio) -> Flag:
+    """Whether some layer is recomputed whole, and so is held whole while it is.
+
+    >>> float(recomputes_layers(0.25)), float(recomputes_layers(0.0))
+    (1.0, 0.0)
+    """
+    return 1.0 * np.greater(full_share, 0)
 
 
 @formula(symbol="φ", cite="korthikanti2022", valid="")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpucalc.core.formula import formula
-from gpucalc.core.units import Count, Flag, Ratio
+from gpucalc.core.units import Count, Flag, Ranks, Ratio
 
 
 @formula(symbol="L_stage", cite="narayanan2021", valid="1 <= pp <= layers")
@@ -113,6 +113,26 @@ def last_stage_extra(
     """
     head = np.where(tied_embeddings > 0, embedding_parameters, head_parameters)
     return np.where(pp > 1, head / tp, 0.0)
+
+
+@formula(symbol="N_ends", cite="shoeybi2019", valid="tp >= 1")
+def end_parameters(embedding_parameters: Count, head_parameters: Count, tp: Ranks) -> Count:
+    """Parameters of the embedding and the head on one rank.
+
+    >>> end_parameters(8e6, 8e6, 2)
+    8000000.0
+    """
+    return (embedding_parameters + head_parameters) / tp
+
+
+@formula(symbol="N_end", cite="shoeybi2019", valid="tp >= 1")
+def largest_end(embedding_parameters: Count, head_parameters: Count, tp: Ranks) -> Count:
+    """Parameters of the embedding or of the head on one rank, whichever has more.
+
+    >>> float(largest_end(8e6, 0, 2))
+    4000000.0
+    """
+    return np.maximum(embedding_parameters, head_parameters) / tp
 
 
 @formula(symbol="N_first,stage", cite="narayanan2021", valid="")

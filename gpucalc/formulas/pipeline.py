@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpucalc.core.formula import formula
-from gpucalc.core.units import Count, Ratio, Seconds
+from gpucalc.core.units import Count, Flag, Ranks, Ratio, Seconds
 
 
 @formula(symbol="m", cite="narayanan2021", valid="")
@@ -106,6 +106,16 @@ def steady_time(micro_batches: Count, slowest_stage: Seconds) -> Seconds:
     return micro_batches * slowest_stage
 
 
+@formula(symbol="[t_last >= t]", cite="narayanan2021", valid="")
+def last_stage_decides(last: Seconds, other: Seconds) -> Flag:
+    """Whether the last stage, with the head, is the slowest.
+
+    >>> float(last_stage_decides(2.0, 1.0)), float(last_stage_decides(1.0, 2.0))
+    (1.0, 0.0)
+    """
+    return 1.0 * np.greater_equal(last, other)
+
+
 @formula(symbol="t_min", cite="narayanan2021", valid="any pp and dp whose product is n/(t·c)")
 def work_bound(
     global_batch: Count,
@@ -132,13 +142,38 @@ def work_bound(
 
 
 @formula(symbol="2v·t_p2p", cite="narayanan2021", valid="pp > 1")
-def stage_transfer_time(pp: Count, vpp: Count, hop: Seconds, exposed_share: Ratio) -> Seconds:
+def stage_transfer_time(
+    pp: Ranks, vpp: Count, hop: Seconds, p2p_exposed_share: Ratio, p2p_exposed_interleaved: Ratio
+) -> Seconds:
     """Exposed transfers of one micro-batch at a stage: one hop forward and one back per virtual stage.
 
-    >>> float(stage_transfer_time(4, 2, 1e-3, 0.75)), float(stage_transfer_time(1, 1, 1e-3, 0.75))
+    The share that is exposed differs between plain and interleaved schedules.
+
+    >>> float(stage_transfer_time(4, 2, 1e-3, 0.5, 0.75)), float(stage_transfer_time(1, 1, 1e-3, 0.5, 0.75))
     (0.003, 0.0)
     """
+    exposed_share = np.where(np.greater(vpp, 1), p2p_exposed_interleaved, p2p_exposed_share)
     return (pp > 1) * 2 * vpp * exposed_share * hop
+
+
+@formula(symbol="i_2", cite="narayanan2021", valid="pp >= 1")
+def second_stage_index(pp: Ranks) -> Count:
+    """Stages before a middle stage that holds most: one, or none where there is one stage.
+
+    >>> float(second_stage_index(8)), float(second_stage_index(1))
+    (1.0, 0.0)
+    """
+    return np.minimum(1.0, pp - 1)
+
+
+@formula(symbol="i_last", cite="narayanan2021", valid="pp >= 1")
+def last_stage_index(pp: Ranks) -> Count:
+    """Stages before the last.
+
+    >>> last_stage_index(8)
+    7
+    """
+    return pp - 1
 
 
 @formula(symbol="q_1F1B", cite="narayanan2021", valid="stage_index from 0")

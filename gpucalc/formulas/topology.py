@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gpucalc.core.formula import formula
-from gpucalc.core.units import BytesPerSecond, Count, Ratio
+from gpucalc.core.units import BytesPerSecond, Count, Flag, Ranks, Ratio
 
 # --- placement -------------------------------------------------------------------------------------
 
@@ -38,6 +38,16 @@ def group_domains(ranks: Count, ranks_per_domain: Count) -> Count:
     8.0
     """
     return ranks / ranks_per_domain
+
+
+@formula(symbol="[n·d > D]", cite="shoeybi2019", valid="ranks, stride, domain >= 1")
+def crosses_domains(ranks: Ranks, stride: Count, domain: Ranks) -> Flag:
+    """Whether a group whose neighbours lie `stride` ranks apart leaves its scale-up domain.
+
+    >>> float(crosses_domains(4, 2, 8)), float(crosses_domains(8, 2, 8))
+    (0.0, 1.0)
+    """
+    return 1.0 * np.greater(ranks * stride, domain)
 
 
 # --- scale-up fabrics ------------------------------------------------------------------------------
@@ -127,3 +137,63 @@ SCALE_UP_BANDWIDTH: dict[str, Callable[..., Any]] = {
 
 
 # --- networks between domains ----------------------------------------------------------------------
+
+
+@formula(symbol="φ", cite="leiserson1985", valid="nodes >= 1; oversubscription >= 1; pod >= 1 node")
+def fat_tree_share(nodes: Count, pod: Count, oversubscription: Ratio) -> Ratio:
+    """Share of its NIC rate that a node keeps on a fat tree whose pods are joined at 1:oversubscription.
+
+    Traffic of a collective whose ring or rails stay in a pod is undisturbed. Beyond it, the share of
+    a uniform pattern that leaves the pod, (nodes-pod)/nodes, meets the thinner upper tier.
+
+    >>> float(fat_tree_share(64, 384, 7.0)), float(fat_tree_share(768, 384, 7.0))
+    (1.0, 0.2857142857142857)
+    >>> float(fat_tree_share(4096, 384, 1.0))
+    1.0
+    """
+    leaving = np.maximum(nodes - pod, 0) / nodes
+    return 1.0 / np.maximum(1.0, leaving * oversubscription)
+
+
+@formula(symbol="φ", cite="nccl", valid="ranks_per_domain >= 1")
+def rail_share(domains: Count, ranks_per_domain: Count, domain: Count, rail_only_share: Ratio) -> Ratio:
+    """Share of its NIC rate that a rank keeps on a rail-optimised network.
+
+    A group that fills its domains sends along its rails, on one switch tier. One that does not must
+    reach other rails: through the spine, or through NVLink, at `rail_only_share` of the rate.
+
+    >>> float(rail_share(4, 8, 8, 0.8)), float(rail_share(4, 1, 8, 1.0)), float(rail_share(1, 4, 8, 0.5))
+    (1.0, 1.0, 1.0)
+    """
+    crosses = np.greater(domains, 1) & np.less(ranks_per_domain, domain) & np.greater(ranks_per_domain, 1)
+    return np.where(crosses, rail_only_share, 1.0)
+
+
+@formula(symbol="φ", cite="kim2008", valid="nodes, group_nodes >= 1; global_taper > 0")
+def dragonfly_share(nodes: Count, group_nodes: Count, global_taper: Ratio) -> Ratio:
+    """Share of its NIC rate that a node keeps on a dragonfly with `group_nodes` nodes in a group.
+
+    The share of uniform traffic that leaves the group, (nodes-group)/nodes, is limited by the global
+    links, `global_taper` of the injection rate; minimal routing, at most three switch hops.
+
+    >>> float(dragonfly_share(64, 128, 0.5)), float(dragonfly_share(512, 128, 0.5))
+    (1.0, 0.6666666666666666)
+    """
+    leaving = np.maximum(nodes - group_nodes, 0) / nodes
+    return 1.0 / np.maximum(1.0, leaving / global_taper)
+
+
+@formula(symbol="φ", cite="jouppi2023", valid="nodes >= 1; dimensions 1, 2 or 3")
+def torus_share(nodes: Count, dimensions: Count) -> Ratio:
+    """Share of the injection rate that uniform all-to-all traffic keeps on a torus, from its bisection.
+
+    A torus of side s has a mean distance of s/4 in each of d dimensions, so a node's 2d links carry
+    2d/(d·s/4) = 8/s links of new traffic: a share of 4/(s·d). Rings between neighbours are not slowed.
+
+    16·16·16: bisection 512 links for 1024 nodes' worth of crossing traffic, half a link of six:
+
+    >>> round(float(torus_share(4096, 3)), 6), float(torus_share(4, 2))
+    (0.083333, 1.0)
+    """
+    side = nodes ** (1 / dimensions)
+    return np.minimum(1.0, 4.0 / (side * dimensions))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpucalc.core.columns import COLUMNS, KINDS, parse_cell
 from gpucalc.core.errors import UsageError
+from gpucalc.core.vocabulary import WIRINGS
 from gpucalc.database.documents import MEMORY_RULES
 from gpucalc.database.efficiency import kernel_constants
 from gpucalc.database.engines import Engine, choose_engine
@@ -263,7 +264,9 @@ def _format_columns(
 
 
 def _cluster_columns(cluster: Cluster, db: Database) -> dict[str, float]:
-    columns = collective_constants(cluster, db)
+    columns = {**collective_constants(cluster, db), "wiring": float(WIRINGS.index(cluster.scale_up_topology))}
+    columns["domain"] = float(cluster.domain)
+    columns["oversubscription"] = 1.0
     for phase, kernel in EXCHANGES.items():
         for direction in ("dispatch", "combine"):
             found = exchange_constants(cluster, kernel, direction, db)

@@ -85,7 +85,7 @@ def _summary(job: jobs.Job, ledger: Ledger) -> list[str]:
         return float(plain(ledger[path]))
 
     step = at("time/step")
-    parts = {p: at(p) for p in (*ledger.entries["time/compute/parts"].parts, *ledger.entries["time/step"].parts[1:])}
+    parts = {p: at(p) for p in (*ledger.entries["time/compute/parts"].names, *ledger.entries["time/step"].names[1:])}
     largest = sorted(parts, key=lambda p: -parts[p])[:3]
     shares = ", ".join(f"{p.removeprefix('time/')} {100 * parts[p] / step:.0f} %" for p in largest)
     lower, upper = at("bounds/lower"), at("bounds/upper")

@@ -82,10 +82,10 @@ def _visible(parts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 def time_parts(ledger: Any, rows: int = 1) -> dict[str, np.ndarray]:
     """Name → seconds for each row of a detailed ledger; but for what is too small to be seen they are `time/step`."""
-    whole = [path for path in ledger.entries["time/step"].parts if path != "time/compute"]
+    whole = [path for path in ledger.entries["time/step"].names if path != "time/compute"]
     names = {path: name for name, paths in TIME.items() for path in paths}
     found: dict[str, Any] = dict.fromkeys((*TIME, OTHER), 0.0)
-    for path in (*ledger.entries["time/compute/parts"].parts, *whole):
+    for path in (*ledger.entries["time/compute/parts"].names, *whole):
         found[names.get(path, OTHER)] = found[names.get(path, OTHER)] + _column(ledger[path], rows)
     return _visible({name: _column(values, rows) for name, values in found.items()})
 
@@ -93,7 +93,7 @@ def time_parts(ledger: Any, rows: int = 1) -> dict[str, np.ndarray]:
 def memory_parts(ledger: Any, rows: int = 1) -> dict[str, np.ndarray]:
     """Name → bytes of the fullest GPU for each row of a detailed ledger; they add up to `memory/total`."""
     found: dict[str, Any] = dict.fromkeys(MEMORY_STYLES, 0.0)
-    for path in ledger.entries["memory/parts"].parts:
+    for path in ledger.entries["memory/parts"].names:
         name = _MEMORY.get(path.rsplit("/", 1)[-1], OTHER)
         found[name] = found[name] + _column(ledger[path], rows)
     found["allocator reserve"] = _column(ledger["memory/reserve"], rows)
@@ -126,7 +126,7 @@ def stage_memory(ledger: Any, stage: str) -> dict[str, float]:
 def _leaves(ledger: Any, path: str) -> list[str]:
     """The terms of which a sum of sums consists."""
     entry = ledger.entries[path]
-    return [leaf for part in entry.parts for leaf in _leaves(ledger, part)] if entry.verb == "total" else [path]
+    return [leaf for part in entry.names for leaf in _leaves(ledger, part)] if entry.verb == "total" else [path]
 
 
 def memory_limit(ledger: Any) -> float:
