@@ -21,7 +21,7 @@ for module in pkgutil.iter_modules(gpucalc.formulas.__path__):
     importlib.import_module(f"gpucalc.formulas.{module.name}")
 
 ALL = sorted(FORMULAS.values(), key=lambda info: info.name)
-# The best of a table of tile shapes is a loop over the table: the one formula that is no single expression.
+# The best of a table of tile shapes is a loop over the table: the one formula that is not a single expression.
 OVER_A_TABLE = {"tile_utilisation": {"TILES", "Any"}}
 every_formula = pytest.mark.parametrize("info", ALL, ids=lambda info: info.name)
 

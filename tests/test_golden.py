@@ -165,7 +165,7 @@ def test_utilisation_as_published() -> None:
 
 
 def error(row: dict[str, Any]) -> float:
-    """Predicted over published time less one, in per cent; the published time is no input."""
+    """Predicted over published time less one, in per cent; the published time is not an input."""
     hidden = ("measured_step_time_s", "measured_peak_mem_gib", "measured_oom")
     stated = {name: cell for name, cell in row.items() if name not in hidden}
     (prediction,) = evaluate_rows([stated], Context(database()))

@@ -92,6 +92,23 @@ def test_help_loads_nothing_heavy(arguments: tuple[str, ...]) -> None:
     assert not _loaded(*arguments) & {"numpy", "pandas", "tabulate", "rich", "pydantic", "matplotlib"}
 
 
+@pytest.mark.parametrize("command", ["comm all_reduce 1GiB --gpu h100-sxm-80gb --gpus 8", "hw show mi300x", "plan"])
+def test_a_command_imports_only_its_own_module(command: str) -> None:
+    from gpucalc.cli.app import Application
+
+    words = command.split()
+    code = (
+        "import sys, atexit\n"
+        "atexit.register(lambda: print('\\x00' + ' '.join(sys.modules), file=sys.stderr))\n"
+        f"sys.argv = ['gpucalc', *{words!r}]\n"
+        "from gpucalc.cli import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, input="")
+    loaded = {name.removeprefix("gpucalc.cli.") for name in done.stderr.rsplit("\x00", 1)[1].split()}
+    assert loaded & set(Application.modules) == {words[0]}
+
+
 def test_the_database_needs_no_numpy() -> None:
     assert not _loaded("hw", "show", "mi300x") & {"numpy", "pandas"}
 

@@ -167,7 +167,7 @@ REFUSALS = [
     ("deepspeed", "cp2-dp32-mbs1-zero3-none", "no ring context parallelism"),
     ("megatron", "tp8-pp4-dp2-mbs1-zero1-sp-gpipe-none", "no schedule gpipe"),
     ("megatron", "tp8-pp4-dp2-mbs1-zero1-sp-zbh1-none", "no schedule zb-h1"),
-    ("megatron", "tp8-pp4-dp2-vpp4-mbs1-zero1-sp-full2", "no multiple of 4"),
+    ("megatron", "tp8-pp4-dp2-vpp4-mbs1-zero1-sp-full2", "not a multiple of 4"),
     ("megatron", "tp8-pp4-dp2-mbs1-zero1-sp-none-offload-act", "activation offload"),
     ("torchtitan", "tp8-pp4-dp2-mbs1-zero1-sp-none", "torchtitan has no ZeRO-1"),
     ("torchtitan", "tp8-dp8-mbs1-zero0-sp-none", "pure data parallelism only"),
@@ -181,7 +181,7 @@ REFUSALS = [
     ("nanotron", "tp8-pp4-dp2-vpp4-mbs1-zero1-sp-none", "without chunks"),
     ("nanotron", "tp16-pp2-dp2-mbs1-zero1-sp-none", "kv heads that tp=16 divides"),
     ("horovod", "tp8-dp8-mbs1-zero0-none", "no tensor parallel degree"),
-    ("horovod", "dp64-mbs1-zero1-none", "ZeRO-1 cannot be had"),
+    ("horovod", "dp64-mbs1-zero1-none", "ZeRO-1 is not available"),
     ("nemo", "tp8-pp4-dp2-mbs1-zero1-sp-gpipe-none", "no schedule gpipe"),
 ]
 

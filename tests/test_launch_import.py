@@ -274,7 +274,7 @@ BASE = "torchrun --nnodes=8 --nproc-per-node=8 pretrain_gpt.py --num-layers 80 -
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        ("--bf16 --tensor-model-parallel-size 6", "no multiple of tp·pp·cp"),
+        ("--bf16 --tensor-model-parallel-size 6", "not a multiple of tp·pp·cp"),
         ("--bf16 --fp16", "exclude each other"),
         ("--bf16 --fp8-format hybrid --fp4-format e2m1", "exclude each other"),
         ("--bf16 --recompute-granularity full", "needs --recompute-method"),
@@ -349,7 +349,7 @@ def test_two_launches_in_one_text_are_too_many() -> None:
         ({"train_batch_size": 64, "zero_optimization": {"stage": "two"}}, 8, "expected a whole number"),
         ({"train_batch_size": 64, "zero_optimization": 3}, 8, "expected a section"),
         ({"zero_optimization": {"stage": 2}}, 8, "neither train_batch_size"),
-        ({"train_batch_size": 64, "tensor_parallel": {"autotp_size": 3}}, 8, "no multiple of tp·cp"),
+        ({"train_batch_size": 64, "tensor_parallel": {"autotp_size": 3}}, 8, "not a multiple of tp·cp"),
         ({"train_batch_size": 64, "zero_optimization": {"offload_optimizer": {"device": "cpu"}}}, 8, "at least 1"),
     ],
 )
@@ -384,8 +384,8 @@ def test_deepspeed_auto_is_named_and_may_be_stated() -> None:
         (("layers_per_stage = 5", "layers_per_stage = 6"), "does not divide"),
         (('"Interleaved1F1B"', '"1F1B"'), "one stage a rank"),
         (('"Interleaved1F1B"', '"Interleaved2F1B"'), "did you mean interleaved1f1b"),
-        (("microbatch_size = 1", "microbatch_size = 3"), "no multiple of pipeline_parallel_microbatch_size"),
-        (("global_batch_size = 128", "global_batch_size = 100"), "no multiple of local·dp"),
+        (("microbatch_size = 1", "microbatch_size = 3"), "not a multiple of pipeline_parallel_microbatch_size"),
+        (("global_batch_size = 128", "global_batch_size = 100"), "not a multiple of local·dp"),
         (('flavor = "70B"', 'flavor = "71B"'), "name the model"),
         (("[model]", "[model"), "not TOML"),
         (('mode = "full"', 'mode = "ful"'), "did you mean full"),

@@ -50,7 +50,7 @@ def test_items_of_two_words_are_two_flags() -> None:
     cells, notes = read_launch("megatron", items + start + "${ARGS[@]}")
     assert cells["precision"] == "fp8"
     assert not any("fp8" in note for note in notes)
-    # One word with a blank inside is no flag, as bash hands it over.
+    # One word with a blank inside is not a flag, as bash hands it over.
     assert read_launch("megatron", items + start + '"${ARGS[@]}"')[0]["precision"] == "bf16"
 
 

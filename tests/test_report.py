@@ -161,7 +161,7 @@ def test_no_other_file_is_overwritten(tmp_path: Path) -> None:
     mine = tmp_path / "mine.html"
     mine.write_text("<html>my page</html>", encoding="utf-8")
     ran = gpucalc("plan", "llama-3.1-8b", *JOB, "--report", str(mine))
-    assert "is no report of gpucalc" in ran.sentence()
+    assert "is not a report of gpucalc" in ran.sentence()
     assert mine.read_text(encoding="utf-8") == "<html>my page</html>"
     assert "ends in .html" in gpucalc("plan", "llama-3.1-8b", *JOB, "--report", str(tmp_path / "r.txt")).sentence()
     assert "does not exist" in gpucalc("plan", "llama-3.1-8b", *JOB, "--report", str(tmp_path / "a/r.html")).sentence()

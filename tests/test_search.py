@@ -69,7 +69,7 @@ def test_the_planner_finds_what_brute_force_finds(question: dict[str, Any]) -> N
     fitting = [row for row in every if row["pred_fit"] != "oom"]
     ranked = plan({**question, **PINNED}, Context(database()), top=10_000)
     stated = [row for row in ranked.rows if not row.get("recompute_layers")]
-    # With fused attention selective recomputation is no recomputation; the planner offers it once.
+    # With fused attention selective recomputation is not recomputation; the planner offers it once.
     expected = {fingerprint(row): row for row in fitting if row["recompute"] != "selective"}
     got = {fingerprint(row): row for row in stated if row["recompute"] != "selective"}
     assert set(got) == set(expected)

@@ -184,7 +184,7 @@ def test_a_journal_that_does_not_fit_its_output(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="is not what"):
         Journaled(path, HEADER, IDENTITY)
     path.with_name("out.csv.journal").write_text("mine too\n")
-    with pytest.raises(DataError, match="is no journal"):
+    with pytest.raises(DataError, match="is not a journal"):
         Journaled(path, HEADER, IDENTITY)
 
 

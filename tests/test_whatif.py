@@ -79,7 +79,7 @@ def test_neighbours_keep_the_gpus_and_the_batch_and_are_all_different():
 
 
 def test_no_neighbour_that_fits_beats_the_planner():
-    """The planner's best of the whole space is no slower than any step from it that it searches."""
+    """The planner's best of the whole space is not slower than any step from it that it searches."""
     small = {**QUESTION, "model": "llama-3.1-8b", "n_gpus": 16, "global_batch": 32}
     best = plan(small, CONTEXT, top=1).rows[0]
     found = whatif(CONTEXT, {**small, **label_cells(best["layout"])})

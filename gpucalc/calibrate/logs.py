@@ -32,7 +32,7 @@ PROGRAMS: dict[str, str | None] = {
     "alltoallv": None,
 }
 MAX_LOG_BYTES = 64 << 20
-MAX_LINE = 1000  # characters; what is longer is no row of a table
+MAX_LINE = 1000  # characters; what is longer is not a row of a table
 LARGEST_SIZE = 10**15  # bytes
 _TYPES = {"int8", "uint8", "int32", "uint32", "int64", "uint64", "half", "float", "double", "bfloat16", "fp8"}
 _TYPES |= {"char", "int", "f8e4m3", "f8e5m2", "fp8_e4m3", "fp8_e5m2", "float8_e4m3", "float8_e5m2"}
@@ -344,7 +344,9 @@ def _product(record: dict[str, str], cells: int, columns: int, name: str, line: 
             raise DataError(f"{where}: neither time_us nor tflops is stated")
         microseconds = 2.0 * int(shape["m"]) * int(shape["n"]) * int(shape["k"]) / (rate * 1e12) * 1e6
     if not 1e-3 <= microseconds <= 1e12:
-        raise DataError(f"{where}: {microseconds:.3g} us is no time of a product; check the units of time_us or tflops")
+        raise DataError(
+            f"{where}: {microseconds:.3g} us is not the time of a product; check the units of time_us or tflops"
+        )
     return {**shape, "precision": precision, "time_us": repr(microseconds), "gpu": record.get("gpu", "").strip()}
 
 

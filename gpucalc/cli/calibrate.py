@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpucalc.cli.comm import operation_named
 from gpucalc.cli.job_options import ClusterOptions, cells_of
 from gpucalc.cli.option import argument, cell, option
 from gpucalc.cli.output import OutputOptions, emit_document, talk
-from gpucalc.cli.values import positive_integer
+from gpucalc.cli.values import operation_named, positive_integer
 from gpucalc.core.columns import Column
 from gpucalc.core.errors import UsageError
 from gpucalc.core.vocabulary import OPERATIONS

@@ -6,19 +6,15 @@ from gpucalc.cli.commands import command
 from gpucalc.cli.job_options import ClusterOptions
 from gpucalc.cli.option import argument
 from gpucalc.cli.output import FigureOptions, talk
+from gpucalc.cli.values import operation_named
 from gpucalc.core.errors import UsageError
-from gpucalc.core.vocabulary import OPERATIONS, operation
-
-
-def operation_named(flag: str, text: str) -> str:
-    """The operation that the text of an option means."""
-    return operation(text)
+from gpucalc.core.vocabulary import OPERATIONS
 
 
 @command(group="Understand")
 def comm(
     *,
-    op: str | None = argument("OP", ", ".join(OPERATIONS) + ".", complete=OPERATIONS),
+    op: str | None = argument("OP", ", ".join(OPERATIONS) + ".", read=operation_named, complete=OPERATIONS),
     size: str | None = argument("SIZE", "Bytes with a unit, such as 1GiB."),
     where: ClusterOptions,
     output: FigureOptions,
@@ -34,7 +30,7 @@ def comm(
 
     if op is None or size is None:
         raise UsageError("missing: an operation and a size, such as comm all_reduce 1GiB")
-    name, size_bytes = operation(op), parse_quantity(size, "B")
+    size_bytes = parse_quantity(size, "B")
     if size_bytes > 1e18:
         raise UsageError(f"{size!r} is too large (at most 1 EB)")
     database = where.database()
@@ -42,12 +38,12 @@ def comm(
 
     from gpucalc.questions.collectives import comm as evaluated
 
-    rows = evaluated(name, size_bytes, cluster, database)
+    rows = evaluated(op, size_bytes, cluster, database)
     if output.plot is not None:
         from gpucalc.output.figures import save
         from gpucalc.output.figures.kernels import comm_figure
 
-        save(comm_figure(name, size_bytes, cluster, database), output.plot)
+        save(comm_figure(op, size_bytes, cluster, database), output.plot)
     output.rows(list(rows[0]), rows)
     if output.form in {"table", "md"}:
         talk(

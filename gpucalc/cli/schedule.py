@@ -149,7 +149,7 @@ def _grown(full: Mapping[str, Any], cells: Mapping[str, Any], n_gpus: int) -> di
     """The job on `n_gpus`: more replicas of the same layout, and a batch in proportion (weak scaling)."""
     group = full["tp"] * full["pp"] * full["cp"]
     if n_gpus % group:
-        raise UsageError(f"{n_gpus:,} GPUs are no whole number of replicas of tp·pp·cp = {group}")
+        raise UsageError(f"{n_gpus:,} GPUs are not a whole number of replicas of tp·pp·cp = {group}")
     batch = round(full["global_batch"] * (n_gpus // group) / full["dp"])
     return {**cells, "n_gpus": n_gpus, "dp": n_gpus // group, "global_batch": batch}
 

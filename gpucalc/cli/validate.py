@@ -12,10 +12,10 @@ from gpucalc.cli.option import argument, option
 from gpucalc.cli.output import emit_document, format_option, talk
 from gpucalc.cli.values import none_or_more
 from gpucalc.core.errors import UsageError, unknown
-from gpucalc.jobs.context import Context
 
 if TYPE_CHECKING:
     from gpucalc.database.reader import Database
+    from gpucalc.jobs.context import Context
 
 HEADINGS = {
     "all": "Step time, all rows",
@@ -90,6 +90,8 @@ def validate(
     gpucalc validate
     gpucalc validate my_runs.csv -f json
     """
+    from gpucalc.jobs.context import Context
+
     db = database.database()
     if kind != "training":
         stated = {"--profile": profile, "--fabric": fabric, "--plot": plot}
@@ -98,7 +100,7 @@ def validate(
             raise UsageError(f"{', '.join(unused)} has no meaning with --kind {kind}")
         found = _other(kind, files, db, by, worst)
     else:
-        found = _training(files, db, by, worst, plot, profile, fabric)
+        found = _training(files, Context(db, profile, fabric), by, worst, plot)
     if form == "json":
         emit_document(found)
     elif form in {"csv", "jsonl"}:
@@ -149,13 +151,7 @@ def _other(kind: str, files: Sequence[str], db: Database, by: Sequence[str], wor
 
 
 def _training(
-    files: Sequence[str],
-    db: Database,
-    by: Sequence[str],
-    worst: int,
-    plot: str | None,
-    profile: str | None,
-    fabric: str | None,
+    files: Sequence[str], context: Context, by: Sequence[str], worst: int, plot: str | None
 ) -> dict[str, Any]:
     from gpucalc.validate.metrics import GROUPINGS, listed_groups, same_job_groups
     from gpucalc.validate.report import report
@@ -163,16 +159,12 @@ def _training(
 
     keys = _keys(by, GROUPINGS) or ["source", "family"]
     if files:
-        rows = [
-            row
-            for file, records in _records(files)
-            for row in check_rows(records, Context(db, profile=profile, fabric=fabric), file=file)
-        ]
+        rows = [row for file, records in _records(files) for row in check_rows(records, context, file=file)]
         if not rows:
             raise UsageError("no row states measured_step_time_s, measured_peak_mem_gib or measured_oom")
         groups = same_job_groups(rows)
     else:
-        rows = check_shipped(Context(db, profile=profile, fabric=fabric))
+        rows = check_shipped(context)
         groups = listed_groups(rows, shipped_rows("ranking_groups"))
     if plot is not None:
         from gpucalc.validate.plot import draw
@@ -183,7 +175,7 @@ def _training(
         from gpucalc.validate.kernels import SHIPPED_TABLES, kernel_targets
 
         tables = {name: shipped_rows(table) for name, table in SHIPPED_TABLES.items()}
-        found["targets"] += kernel_targets(tables, db)
+        found["targets"] += kernel_targets(tables, context.db)
     return found
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from gpucalc.core.columns import INPUT, Column, parse_cell
 from gpucalc.core.errors import UsageError
+from gpucalc.core.vocabulary import operation
 
 Reader = Callable[[str, str], Any]
 
@@ -130,6 +131,11 @@ def positive_number(flag: str, text: str) -> float:
     """A number above 0, for options that are not a column."""
     value: float = _of_column(Column("value", "number", flag), flag, text)
     return value
+
+
+def operation_named(flag: str, text: str) -> str:
+    """The collective operation that a spelling means: all-reduce, AllReduce and all_reduce are one."""
+    return operation(text)
 
 
 def column_value(column: str, flag: str, text: str) -> Any:

@@ -23,7 +23,7 @@ BASES = ("definition", "published", "measured", "assumed")
 
 @dataclass(frozen=True)
 class Constant:
-    """A number of the model that is no argument of a question: its value, name, meaning and where it comes from.
+    """A number of the model that is not an argument of a question: its value, name, meaning and where it comes from.
 
     basis: definition (it could not be otherwise), published, measured or assumed; `cite` is a key of
     `hardware_db/references.toml`. Given as an argument it is shown by its name.

@@ -61,7 +61,7 @@ def _engine(name: str, db: Database) -> Engine:
 def choose_engine(framework: str, db: Database) -> Engine:
     """The engine whose words occur in `framework`; the neutral one when it is empty.
 
-    Raises UsageError for software that is no known engine.
+    Raises UsageError for software that is not a known engine.
     """
     return db.kept(("engine for", framework), lambda: load_engine(_chosen(framework, db), db))
 

@@ -134,7 +134,7 @@ def aliases(dirs: Sequence[Path]) -> dict[str, str]:
 
 
 def read_aliases(path: Path, root: Path) -> dict[str, str]:
-    """Folded spelling → device key, from one file. DataError for what is no such table."""
+    """Folded spelling → device key, from one file. DataError for what is not such a table."""
     label = file_label(path, root)
     lines = [line for line in read_text(path, root).splitlines() if line.strip() and not line.startswith("#")]
     rows = list(csv.reader(io.StringIO("\n".join(lines))))

@@ -14,9 +14,9 @@ from gpucalc.core.units import Bytes, BytesPerSecond, Count, PerSecond, Ratio, S
 
 @formula(symbol="n_eff", cite="kokolis2024", valid="n_gpus >= 1; small_job_factor >= 1")
 def failing_gpus(n_gpus: Count, small_job_factor: Ratio, small_job_gpus: Count) -> Count:
-    """GPUs that a job fails like: small jobs fail oftener than their nodes, from causes that node rates leave out.
+    """GPUs that a job fails like: small jobs fail more often than their nodes, from causes that node rates leave out.
 
-    Up to `small_job_gpus` a job fails like one of `small_job_factor` times the GPUs, but no oftener than one of
+    Up to `small_job_gpus` a job fails like one of `small_job_factor` times the GPUs, but no more often than one of
     `small_job_gpus`; larger jobs fail like their nodes.
 
     >>> [float(failing_gpus(n, 3.7, 4096.0)) for n in (100.0, 2048.0, 16384.0)]

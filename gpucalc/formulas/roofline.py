@@ -74,7 +74,7 @@ def gemm_compute_time(
     tile area is lost (1 all of it; less where small products run at a higher clock or split k);
     `gemm_k_half` is the depth of the pipeline that each tile fills and drains; `gemm_l2_miss_penalty`
     what an output beyond the second-level cache costs, whose write-back displaces operands and draws
-    power; `gemm_misalignment` multiplies products whose n or k is no multiple of `gemm_alignment` elements.
+    power; `gemm_misalignment` multiplies products whose n or k is not a multiple of `gemm_alignment` elements.
 
     >>> args = dict(compute_units=128, l2_bytes=50e6, output_bytes=2.0, gemm_wave_exponent=0.5)
     >>> t = gemm_compute_time(4096, 4096, 1024, 1e15, **args, gemm_efficiency=0.8, gemm_k_half=128,

@@ -200,7 +200,7 @@ def software_columns(
         "expert_host_ratio": constants["expert_host_ratio" if rack else "expert_host_ratio_hgx"],
         "serial_gap_seconds": profile.of_generation("serial_gap_seconds", device),
         "kernel_generation": profile.of_generation(f"flash_rate_{kernel}", device),
-        "full_head_dim": 1.0 if kernel == "fa1" else 128.0,  # FlashAttention 1 is no slower for small heads
+        "full_head_dim": 1.0 if kernel == "fa1" else 128.0,  # FlashAttention 1 is not slower for small heads
         "unfused_norm_share": constants["unfused_share"] if fused is None else float(not fused),
         **power_columns(device, profile),
         "dropout": float(cells["dropout"]),

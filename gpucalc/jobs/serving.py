@@ -202,7 +202,7 @@ def serving_problems(cells: Mapping[str, Any], model: Model) -> list[str]:
             f"{model.max_seq_len:,} of {model.name}; {hint}"
         )
     if not model.causal:
-        problems.append(f"{model.name} is no causal decoder; it generates no tokens")
+        problems.append(f"{model.name} is not a causal decoder and generates no tokens")
     return problems
 
 

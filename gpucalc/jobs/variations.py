@@ -80,7 +80,7 @@ def layout_label(job: jobs.Job, row: Mapping[str, Any]) -> str:
 
 
 def apply(job: jobs.Job, variation: Variation) -> jobs.Job:
-    """The job that a variation makes of `job`; UsageError when it is no legal one."""
+    """The job that a variation makes of `job`; UsageError when it is not a legal one."""
     changed = job
     if variation.cells:
         changed = jobs.resolve({**job.cells, **variation.cells}, job.context)

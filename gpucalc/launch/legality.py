@@ -59,7 +59,7 @@ def _world(c: Cells, who: str) -> list[str]:
     n = c.get("n_gpus")
     if not n or n % (tp * pp * cp) == 0:
         return []
-    return [f"{who}: {n} GPUs are no multiple of tp·pp·cp = {tp}·{pp}·{cp} = {tp * pp * cp}"]
+    return [f"{who}: {n} GPUs are not a multiple of tp·pp·cp = {tp}·{pp}·{cp} = {tp * pp * cp}"]
 
 
 def _experts(c: Cells) -> list[str]:
@@ -115,7 +115,7 @@ def deepspeed(c: Cells) -> list[str]:
         if zero >= 2:
             problems.append(f"DeepSpeed refuses ZeRO-{zero} with a pipeline")
     elif n and n % (tp * cp):
-        problems.append(f"{n} GPUs are no multiple of tp·cp = {tp}·{cp} = {tp * cp}")
+        problems.append(f"{n} GPUs are not a multiple of tp·cp = {tp}·{cp} = {tp * cp}")
     if cp > 1 and c.get("heads") and c["heads"] % cp:
         problems.append(f"Ulysses over {cp} ranks needs heads that {cp} divides, not {c['heads']}")
     return problems + _experts(c)

@@ -11,7 +11,7 @@ LIMIT = 2_000_000
 
 
 def read_source(path: str) -> str:
-    """The text of a file, or of standard input for "-". Raises DataError for what is no text of sensible size."""
+    """The text of a file, or of standard input for "-". Raises DataError for what is not a text of sensible size."""
     name = "standard input" if path == "-" else path
     try:
         if path == "-":

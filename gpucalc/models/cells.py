@@ -73,7 +73,7 @@ def model_with(model: Model, **cells: Any) -> Model:
 
 
 def checked_cells(cells: dict[str, Any]) -> dict[str, Any]:
-    """The cells that are stated (not None); one UsageError lists all that are no sensible counts."""
+    """The cells that are stated (not None); one UsageError lists all that are not sensible counts."""
     stated: dict[str, Any] = {}
     problems = []
     for cell, value in cells.items():
@@ -160,7 +160,7 @@ def _experts(b: Blueprint, stated: dict[str, Any], changes: dict[str, Any]) -> d
 
 
 def _shared_width(b: Blueprint, count: int, width: int) -> int:
-    """Total width of `count` shared experts; the model's own where it states a width that is no multiple."""
+    """Total width of `count` shared experts; the model's own where it states a width that is not a multiple."""
     if count and b.shared_expert_ffn_hidden and width == b.expert_ffn_hidden:
         own = b.shared_expert_ffn_hidden / width
         if own == count or count == 1:

@@ -327,7 +327,7 @@ def _drawn(
 
 
 def check_report_path(path: str) -> None:
-    """Raise UsageError for a name that is no HTML file's, or a file there that gpucalc has not written."""
+    """Raise UsageError for a name that is not an HTML file's, or a file there that gpucalc has not written."""
     target = Path(path)
     if target.suffix.lower() not in {".html", ".htm"}:
         raise UsageError(f"--report is {path!r}, expected a name that ends in .html")
@@ -339,7 +339,7 @@ def check_report_path(path: str) -> None:
         with target.open("rb") as stream:
             head = stream.read(4096)
         if _MARK.encode() not in head:
-            raise UsageError(f"--report: {path!r} exists and is no report of gpucalc; choose another name")
+            raise UsageError(f"--report: {path!r} exists and is not a report of gpucalc; choose another name")
 
 
 def write_report(text: str, path: str) -> None:

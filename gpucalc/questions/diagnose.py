@@ -1,7 +1,7 @@
 """Where a present job loses its time: which single change of the estimate would explain a measured step.
 
 Each cause changes documented constants within physical bounds, or one cell of the job. What it can reach is the
-estimate evaluated again. A difference inside the error band is no gap, and causes that explain a gap equally well
+estimate evaluated again. A difference inside the error band is not a gap, and causes that explain a gap equally well
 are told as such.
 """
 

@@ -45,7 +45,7 @@ class Explanation:
 
 
 def explain(cells: Mapping[str, Any], context: Context) -> Explanation:
-    """Explain one completed row; raises UsageError with all violations when it is no legal job."""
+    """Explain one completed row; raises UsageError with all violations when it is not a legal job."""
     job = jobs.resolve(cells, context)
     ledger = estimate_training(jobs.stack([job]), trace=True)
     return Explanation(_facts(job, ledger), ledger_tree(ledger, context.db, ROOTS), _summary(job, ledger), job.remarks)

@@ -218,7 +218,7 @@ def _warnings(
     small = db_defaults.defaults(db, "run")
     if question.mtbf is None and job.cluster.n_gpus < small["small_job_gpus"].value:
         said.append(
-            f"below {small['small_job_gpus'].value:,.0f} GPUs jobs fail oftener than their nodes: factor "
+            f"below {small['small_job_gpus'].value:,.0f} GPUs jobs fail more often than their nodes: factor "
             f"{small['small_job_factor'].value:g} ({small['small_job_factor'].why})"
         )
     price = db_defaults.price(db, job.cluster.device.key)

@@ -95,7 +95,7 @@ def serving_label_cells(label: str) -> dict[str, int]:
         match = re.fullmatch(r"([a-z]+)(\d+)", token)
         if not match or match[1] not in names or int(match[2]) < 1:
             raise UsageError(
-                f"--layout: {token!r} is no part of a serving layout; it is written like tp8-pp2-dp4-ep8-adp4"
+                f"--layout: {token!r} is not part of a serving layout; it is written like tp8-pp2-dp4-ep8-adp4"
             )
         if names[match[1]] in cells:
             raise UsageError(f"--layout names {match[1]} twice")

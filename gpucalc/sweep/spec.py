@@ -148,7 +148,7 @@ def parse_spec(document: Mapping[str, Any]) -> Spec:
     layout = _axes(document.get("layout", {}), "layout", searched_axes(), problems)
     stated = document.get("case", [{}])
     if not isinstance(stated, list) or not all(isinstance(case, dict) for case in stated):
-        problems.append("case is no list of tables; write [[case]] above each")
+        problems.append("case is not a list of tables; write [[case]] above each")
         stated = [{}]
     if not stated:
         problems.append("case is empty; leave it out, or write one [[case]] or more")

@@ -124,7 +124,7 @@ class Journaled:
     def _start(self, identity: Mapping[str, Any]) -> None:
         for path in (self.path, self.rows_path):
             if path.exists() or path.is_symlink():
-                kind = "" if path.is_file() else " and is no file"
+                kind = "" if path.is_file() else " and is not a file"
                 raise DataError(
                     f"{path} exists{kind}, and no journal ({self.journal_path.name}) says that it is an unfinished "
                     "sweep; name another output, or remove it first"
@@ -215,7 +215,7 @@ class Journaled:
 
     def _check(self, found: dict[str, Any] | None, identity: Mapping[str, Any]) -> None:
         if found is None or found.get("journal") != KIND:
-            raise DataError(f"{self.journal_path} is no journal of a sweep; remove it, or name another output")
+            raise DataError(f"{self.journal_path} is not a journal of a sweep; remove it, or name another output")
         again = f"name another output, or remove {self.path.name} and {self.journal_path.name} to start again"
         if found.get("spec") != identity["spec"]:
             raise DataError(f"{self.path} is an unfinished sweep of another spec, or the spec has changed; {again}")

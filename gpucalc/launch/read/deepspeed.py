@@ -249,7 +249,8 @@ class _Reader:
                 return found
             if total % (micro * steps):
                 self.problems.append(
-                    f"train_batch_size {total} is no multiple of micro·accumulation = {micro}·{steps} = {micro * steps}"
+                    f"train_batch_size {total} is not a multiple of micro·accumulation = {micro}·{steps} = "
+                    f"{micro * steps}"
                 )
                 return found
             found["dp"] = total // (micro * steps)

@@ -161,7 +161,7 @@ class _Reader:
         if shard == -1 and world:
             if world % others:
                 self.problems.append(
-                    f"{world} GPUs are no multiple of replicate·tp·pp·cp = {others}, so the rest for "
+                    f"{world} GPUs are not a multiple of replicate·tp·pp·cp = {others}, so the rest for "
                     "data_parallel_shard_degree = -1 is not whole"
                 )
             shard = max(1, world // others)
@@ -200,7 +200,7 @@ class _Reader:
             micro = self.whole("parallelism.pipeline_parallel_microbatch_size", 1)
             if local % micro:
                 self.problems.append(
-                    f"training.local_batch_size {local} is no multiple of pipeline_parallel_microbatch_size {micro}"
+                    f"training.local_batch_size {local} is not a multiple of pipeline_parallel_microbatch_size {micro}"
                 )
         cells["micro_batch"] = micro
         if "dp" not in cells:
@@ -210,7 +210,7 @@ class _Reader:
         cells["global_batch"] = total if total > 0 else share
         if total > 0 and total % share:
             self.problems.append(
-                f"training.global_batch_size {total} is no multiple of local·dp = {local}·{cells['dp']} = {share}"
+                f"training.global_batch_size {total} is not a multiple of local·dp = {local}·{cells['dp']} = {share}"
             )
 
     def _tokens(self, cells: dict[str, Any]) -> None:
@@ -222,14 +222,14 @@ class _Reader:
         ):
             tokens = self.whole(t + key, seq)
             if tokens % seq:
-                self.problems.append(f"{t}{key} {tokens} is no multiple of max_context_length {seq}")
+                self.problems.append(f"{t}{key} {tokens} is not a multiple of max_context_length {seq}")
             cells[cell] = max(1, tokens // seq)
         many = self.whole("parallelism.num_pp_microbatches", 1)
         if "dp" in cells:
             share = cells["dp"] * cells["micro_batch"] * many
             if cells["global_batch"] % share:
                 self.problems.append(
-                    f"{cells['global_batch']} sequences a step are no multiple of dp·micro·num_pp_microbatches, "
+                    f"{cells['global_batch']} sequences a step are not a multiple of dp·micro·num_pp_microbatches, "
                     f"which is {share}"
                 )
 

@@ -111,7 +111,7 @@ def groups(launch: Launch) -> tuple[int, int]:
         return int(launch["dp"]), 1
     group, cp = int(launch["shard_group"] or launch.replicas), int(launch["cp"])
     if group % cp:
-        raise UsageError(f"shard_group={group} is no multiple of cp={cp}, over whose ranks accelerate always shards")
+        raise UsageError(f"shard_group={group} is not a multiple of cp={cp}, over whose ranks accelerate always shards")
     return launch.replicas // group, group // cp
 
 

@@ -18,7 +18,7 @@ def problems(launch: Launch) -> list[str]:
         if c[name] > 1
     ]
     if launch.zero_stage:
-        found.append(f"Horovod replicates all states; ZeRO-{launch.zero_stage} cannot be had (write zero0)")
+        found.append(f"Horovod replicates all states; ZeRO-{launch.zero_stage} is not available (write zero0)")
     for name, word in (("offload_optimizer", "offload-opt"), ("offload_activations", "offload-act")):
         if c[name]:
             found.append(f"Horovod has no offload; leave out {word}")

@@ -50,7 +50,7 @@ def problems(launch: Launch) -> list[str]:
     if c["recompute"] == "full" and c["recompute_layers"] and c["recompute_layers"] % c["vpp"]:
         found.append(
             f"Megatron-LM recomputes a number of layers of each of the {c['vpp']} chunks of a stage; "
-            f"{c['recompute_layers']} layers are no multiple of {c['vpp']}"
+            f"{c['recompute_layers']} layers are not a multiple of {c['vpp']}"
         )
     if c["cp"] > 1 and c["cp_kind"] == "ulysses":
         each = c["tp"] * c["cp"]

@@ -58,13 +58,13 @@ def shards(launch: Launch) -> tuple[int, int]:
         )
     if zero == 0:
         if cp > 1:
-            raise UsageError(f"torchtitan shards parameters over the cp={cp} ranks, so ZeRO-0 cannot be had with cp")
+            raise UsageError(f"torchtitan shards parameters over the cp={cp} ranks, so ZeRO-0 is not available with cp")
         if launch["tp"] > 1 or launch["pp"] > 1 or launch["ep"] > 1:
             raise UsageError("torchtitan replicates (ZeRO-0) over pure data parallelism only; write zero2 or zero3")
         return dp, 1
     group = int(launch["shard_group"] or launch.replicas)
     if group % cp:
-        raise UsageError(f"shard_group={group} is no multiple of cp={cp}, over whose ranks torchtitan always shards")
+        raise UsageError(f"shard_group={group} is not a multiple of cp={cp}, over whose ranks torchtitan always shards")
     return dp * cp // group, group // cp
 
 

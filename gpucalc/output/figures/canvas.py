@@ -42,7 +42,7 @@ _SETTINGS: Any = {
 
 
 def check_path(path: str, flag: str = "--plot") -> None:
-    """Raise UsageError for a name whose ending is no form of picture, or where pictures cannot be made.
+    """Raise UsageError for a name whose ending is not a form of picture, or where pictures cannot be made.
 
     >>> check_path("plan.jpeg")
     Traceback (most recent call last):
