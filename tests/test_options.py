@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import typer
 
+from gpucalc.api.question import OPTIONS
 from gpucalc.cli.app import Application, app
 from gpucalc.cli.completion import Names, known_options
 from gpucalc.cli.job_options import JobOptions, cells_of
@@ -106,3 +107,11 @@ def test_all_mistakes_are_told_at_once() -> None:
     assert [problem.split(":")[0].split()[0] for problem in caught.value.problems] == ["--rest", "--top"]
     with pytest.raises(UsageError, match="--gpus 8 contradicts --set n_gpus=4 on n_gpus"):
         cells_of(Group(n_gpus="8"), ["n_gpus=4"])
+
+
+def test_the_python_side_knows_the_names_of_the_options() -> None:
+    """An argument of Python named as the option is told the column that it means."""
+    named = {one.name.removeprefix("--").replace("-", "_"): name for name, one in options_of(JobOptions).items()}
+    differing = {flag: column for flag, column in named.items() if flag != column and column in INPUT}
+    assert differing.pop("MODEL") == "model"
+    assert differing == OPTIONS

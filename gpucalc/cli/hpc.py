@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpucalc.cli.commands import command
 from gpucalc.cli.job_options import ClusterOptions, cells_of, place_of
@@ -13,6 +13,13 @@ from gpucalc.cli.option import argument, option, options_of
 from gpucalc.cli.output import OutputOptions, emit_document, talk
 from gpucalc.cli.values import none_or_more, positive_integer, positive_number, quantity
 from gpucalc.core.errors import ExitStatus, InfeasibleError, UsageError, unknown
+
+if TYPE_CHECKING:
+    from gpucalc.core.ledger import Ledger
+    from gpucalc.database.cluster import Cluster
+    from gpucalc.database.reader import Database
+    from gpucalc.database.records import Device
+    from gpucalc.questions.hpc import Kernel
 
 FILL = 0.9  # of the device memory, where no size is stated
 ROWS = (
@@ -73,7 +80,7 @@ class Machines(ClusterOptions):
             raise UsageError("--gpus is empty")
         return found
 
-    def cluster_of(self, gpu: str, n_gpus: int, db: Any) -> Any:
+    def cluster_of(self, gpu: str, n_gpus: int, db: Database) -> Cluster:
         """The cluster of so many GPUs."""
         from gpucalc.database.cluster import resolve_cluster
 
@@ -142,10 +149,10 @@ def hpc(
     word = kernel.strip().casefold()
     if word in codes.LIST_BENCHMARKS:
         of.refuse(word)
-        return _list_benchmark(database, codes, known, word, _device(database, where.gpu), counts or [1], output)
+        return _list_benchmark(database, known, word, _device(database, where.gpu), counts or [1], output)
     if word in known["scaling"]:
         of.refuse(word)
-        return _fitted(codes, known["scaling"][word], word, where.gpu, database, counts, output)
+        return _fitted(known["scaling"][word], word, where.gpu, database, counts, output)
     device = _device(database, where.gpu)
     chosen = codes.kernel_named(word, known, of.changes())
     counts = counts or [1]
@@ -157,23 +164,25 @@ def hpc(
     if len(counts) == 1:
         columns_ = codes.question(chosen, cluster, counts, total, known, **options)
         ledger = estimate_kernel(columns_, trace=True)
-        _write_one(database, codes, chosen, device, counts[0], total[0], ledger, output)
+        _write_one(database, chosen, device, counts[0], total[0], ledger, output)
     else:
         rows = codes.scaling_rows(chosen, cluster, counts, total, known, weak=of.units_per_gpu is not None, **options)
         output.rows(ROWS, rows)
     if of.units_per_gpu is None and chosen.halo > 0:
-        notes.append(_half(codes, chosen, cluster, total[0], known, options))
+        notes.append(_half(chosen, cluster, total[0], known, options))
     talk(*(f"note: {line}" for line in (*notes, f"{chosen.title}: {chosen.origin}") if line))
     return ExitStatus.OK
 
 
-def _device(db: Any, gpu: str | None) -> Any:
+def _device(db: Database, gpu: str | None) -> Device:
     if gpu is None:
         raise UsageError("missing: --gpu h100-sxm-80gb")
     return db.device(gpu)
 
 
-def _sizes(units: float | None, per_gpu: float | None, counts: Sequence[int], kernel: Any, device: Any) -> list[float]:
+def _sizes(
+    units: float | None, per_gpu: float | None, counts: Sequence[int], kernel: Kernel, device: Device
+) -> list[float]:
     """The whole problem at each number of GPUs."""
     if units is not None and per_gpu is not None:
         raise UsageError("--units and --units-per-gpu contradict each other")
@@ -187,7 +196,7 @@ def _sizes(units: float | None, per_gpu: float | None, counts: Sequence[int], ke
     return [float(int(FILL * device.usable_bytes / kernel.memory) * min(counts))] * len(counts)
 
 
-def _must_fit(kernel: Any, device: Any, total: Sequence[float], counts: Sequence[int]) -> None:
+def _must_fit(kernel: Kernel, device: Device, total: Sequence[float], counts: Sequence[int]) -> None:
     needed = [units * kernel.memory / n for units, n in zip(total, counts, strict=True)]
     if min(needed) > device.usable_bytes:
         least = -(-min(total) * kernel.memory // device.usable_bytes)
@@ -198,11 +207,12 @@ def _must_fit(kernel: Any, device: Any, total: Sequence[float], counts: Sequence
         )
 
 
-def _half(codes: Any, kernel: Any, cluster: Any, units: float, known: Any, options: Mapping[str, Any]) -> str:
+def _half(kernel: Kernel, cluster: Cluster, units: float, known: Mapping[str, Any], options: Mapping[str, Any]) -> str:
     from gpucalc.estimate.hpc import estimate_kernel, half_efficiency
+    from gpucalc.questions.hpc import question
 
     counts = sorted(CURVE)
-    batch = codes.question(kernel, cluster, counts, [units] * len(counts), known, **options)
+    batch = question(kernel, cluster, counts, [units] * len(counts), known, **options)
     found = half_efficiency(estimate_kernel(batch)["time/step"], counts)
     if found is None:
         return f"half of the efficiency is left beyond {max(counts):,} GPUs"
@@ -210,17 +220,17 @@ def _half(codes: Any, kernel: Any, cluster: Any, units: float, known: Any, optio
 
 
 def _write_one(
-    db: Any,
-    codes: Any,
-    kernel: Any,
-    device: Any,
+    db: Database,
+    kernel: Kernel,
+    device: Device,
     n: int,
     units: float,
-    ledger: Any,
+    ledger: Ledger,
     output: OutputOptions,
 ) -> None:
     from gpucalc.estimate.hpc import bound_of
     from gpucalc.questions.explain import ledger_tree
+    from gpucalc.questions.hpc import device_peak
 
     def at(path: str) -> float:
         return float(ledger[path])
@@ -235,7 +245,7 @@ def _write_one(
         "rate_per_s": at("metric/rate"),
         "tflops": at("metric/rate") * kernel.flops / 1e12,
         "intensity_flop_per_byte": at("metric/intensity"),
-        "peak_tflops": codes.device_peak(device, kernel.precision) / 1e12,
+        "peak_tflops": device_peak(device, kernel.precision) / 1e12,
         "memory_gib": at("memory/resident") / 2**30,
         "bound": bound_of(ledger),
     }
@@ -256,14 +266,14 @@ def _write(answer: dict[str, Any], terms: list[dict[str, Any]], output: OutputOp
 
 
 def _list_benchmark(
-    db: Any,
-    codes: Any,
-    known: Any,
+    db: Database,
+    known: Mapping[str, Any],
     name: str,
-    device: Any,
+    device: Device,
     counts: Sequence[int],
     output: OutputOptions,
 ) -> int:
+    from gpucalc.questions import hpc as codes
     from gpucalc.questions.explain import ledger_tree
 
     answers, terms = [], []
@@ -297,24 +307,24 @@ def _list_benchmark(
 
 
 def _fitted(
-    codes: Any,
     entry: Mapping[str, Any],
     name: str,
     gpu: str | None,
-    db: Any,
+    db: Database,
     counts: Sequence[int],
     output: OutputOptions,
 ) -> int:
     import numpy as np
 
     from gpucalc.estimate.hpc import half_efficiency
+    from gpucalc.questions.hpc import fitted_time
 
     if gpu is not None and db.device_key(gpu) != entry["gpu"]:
         raise UsageError(f"{name} was measured on {entry['gpu']} only; leave --gpu out, or ask for the kernel md")
     chosen = list(counts) or [
         n for n in CURVE if n == 2 ** (n.bit_length() - 1) and entry["first"] <= n <= 4 * entry["last"]
     ]
-    times = np.atleast_1d(codes.fitted_time(entry, [1, *chosen])["time/step"])
+    times = np.atleast_1d(fitted_time(entry, [1, *chosen])["time/step"])
     rows = [
         {
             "code": name,
@@ -331,7 +341,7 @@ def _fitted(
     ]
     output.rows(list(rows[0]), rows)
     curve = sorted(CURVE)
-    found = half_efficiency(codes.fitted_time(entry, curve)["time/step"], curve)
+    found = half_efficiency(fitted_time(entry, curve)["time/step"], curve)
     half = f"half of the efficiency is left up to about {found:,} GPUs" if found else ""
     talk(*(f"note: {line}" for line in (half, f"{entry['title']}: {entry['origin']}") if line))
     return ExitStatus.OK

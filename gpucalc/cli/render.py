@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpucalc.cli.commands import command
 from gpucalc.cli.job_options import DatabaseOptions
@@ -14,6 +14,11 @@ from gpucalc.cli.option import option
 from gpucalc.cli.output import OutputOptions, emit_document, talk
 from gpucalc.cli.values import positive_integer, positive_number, quantity, share
 from gpucalc.core.errors import ExitStatus, UsageError, unknown
+
+if TYPE_CHECKING:
+    from gpucalc.core.ledger import Ledger
+    from gpucalc.database.reader import Database
+    from gpucalc.estimate.farm import Farm, Score
 
 YEAR = 365.25 * 86400
 FEW_ROUNDS = 3  # frames a machine below which the closed form may be 10 % off
@@ -161,7 +166,7 @@ def render(
     return ExitStatus.OK
 
 
-def _machines(gpu: str | None, gpus: str | None, db: Any) -> dict[str, int]:
+def _machines(gpu: str | None, gpus: str | None, db: Database) -> dict[str, int]:
     """device → GPUs of a list such as rtx4090:300,l40s:64."""
     if gpu is None:
         raise UsageError("missing: --gpu rtx4090-24gb:500")
@@ -182,7 +187,7 @@ def _machines(gpu: str | None, gpus: str | None, db: Any) -> dict[str, int]:
     return found
 
 
-def _write(db: Any, answer: dict[str, Any], ledger: Any, output: OutputOptions) -> None:
+def _write(db: Database, answer: dict[str, Any], ledger: Ledger, output: OutputOptions) -> None:
     from gpucalc.output.explain import tree
     from gpucalc.output.table import significant
     from gpucalc.questions.explain import ledger_tree
@@ -198,7 +203,7 @@ def _write(db: Any, answer: dict[str, Any], ledger: Any, output: OutputOptions) 
 
 
 def _notes(
-    answer: Mapping[str, Any], farm: Any, scores: Mapping[str, Any], base: Any, reference: str, parts: int
+    answer: Mapping[str, Any], farm: Farm, scores: Mapping[str, Score], base: Score, reference: str, parts: int
 ) -> list[str]:
     notes = [f"score of {d}: {scores[d].value:,.0f} ({scores[d].basis})" for d in farm.counts]
     if reference not in farm.counts:

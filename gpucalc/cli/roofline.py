@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpucalc.cli.commands import command, family
 from gpucalc.cli.job_options import DatabaseOptions
@@ -12,6 +12,11 @@ from gpucalc.cli.option import argument, cell, option
 from gpucalc.cli.output import emit_document, emit_rows, format_option, plot_path
 from gpucalc.cli.values import column_value, positive_integer, quantity
 from gpucalc.core.errors import UsageError, unknown
+
+if TYPE_CHECKING:
+    from gpucalc.core.ledger import Ledger
+    from gpucalc.database.reader import Database
+    from gpucalc.database.records import Device
 
 family("roofline", group="Understand", help="Time, bound and efficiency of one operation on one GPU.")
 
@@ -30,7 +35,7 @@ class _GpuCells:
 class GpuOptions(DatabaseOptions, _GpuCells):
     """One GPU, the precision of its operation, and the form of the answer."""
 
-    def device(self, db: Any) -> tuple[Any, str]:
+    def device(self, db: Database) -> tuple[Device, str]:
         """The GPU, and the precision that it computes in."""
         if self.gpu is None:
             raise UsageError("missing: --gpu h100-sxm-80gb")
@@ -128,7 +133,7 @@ def kernel(
     _write(on, {"operation": "kernel", "flops": flops, "bytes": size}, device, chosen, ledger)
 
 
-def _write(on: GpuOptions, given: dict[str, Any], device: Any, precision: str, ledger: Any) -> None:
+def _write(on: GpuOptions, given: dict[str, Any], device: Device, precision: str, ledger: Ledger) -> None:
     """The question, the answer in kernel units, and the terms that led to it."""
     from gpucalc.core.trace import records
     from gpucalc.estimate.kernels import bound_of

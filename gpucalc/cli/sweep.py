@@ -7,7 +7,7 @@ import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpucalc.cli.commands import command
 from gpucalc.cli.job_options import DatabaseOptions
@@ -113,7 +113,7 @@ def _run(
             client = connect(scheduler)
             stack.callback(client.close)
         header = csv_line(columns_of(spec))
-        store: Any
+        store: Stream | Journaled
         if path is None:
             store = Stream(header)
         else:
@@ -134,7 +134,7 @@ def _run(
         show = _Progress(tally, total)
         try:
             sweep(total, store, runner, tally, show)
-            if path is not None:
+            if isinstance(store, Journaled):
                 store.finish()
         except KeyboardInterrupt:
             show.clear()
