@@ -45,7 +45,7 @@ def test_the_definition_and_the_error_stand_beside_the_table() -> None:
         (("--rate", "100000"), 3, "beyond saturation"),
         (("--tpot", "50"), 2, "has no unit"),
         (("--concurrency", "8", "--rate", "2"), 2, "exclude each other"),
-        (("--layout", "tp8-vpp2"), 2, "no part of a serving layout"),
+        (("--layout", "tp8-vpp2"), 2, "not part of a serving layout"),
         (("--layout", "tp3"), 2, "tp=3 does not divide the 64 heads"),
         (("--set", "precison=fp8"), 2, "did you mean precision"),
         (("--set", "tp"), 2, "not of the form KEY=VALUE"),
