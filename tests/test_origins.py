@@ -41,7 +41,7 @@ def rows(columns: Mapping[str, Any]) -> Columns:
 
 
 def without_origin(ledger: Ledger) -> list[str]:
-    """Arguments of which a trace cannot say where they came from, and kept values that are no flags."""
+    """Arguments of which a trace cannot say where they came from, and kept values that are not flags."""
     found = []
     for path, entry in ledger.entries.items():
         found += [f"{path}: {name}" for name, argument in entry.arguments.items() if argument.kind == "computed"]

@@ -60,11 +60,10 @@ class Page(html.parser.HTMLParser):
 
 @cache
 def page() -> tuple[str, Page]:
-    database = Database()
-    result = plan(CELLS, Context(database), top=3)
-    text = plan_report(
-        result, CELLS, database, front=pareto_front(CELLS, Context(database), result.candidates), command="gpucalc"
-    )
+    context = Context(Database())
+    result = plan(CELLS, context, top=3)
+    front = pareto_front(CELLS, context, result.candidates)
+    text = plan_report(result, CELLS, context, front=front, command="gpucalc")
     return text, Page(text)
 
 

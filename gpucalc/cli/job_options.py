@@ -102,7 +102,7 @@ class RowOptions(DatabaseOptions, _RowCells):
         """The typed cells: options, `--set` pairs (the last of a key wins) and layout label together, over `base`.
 
         What the label leaves out is at its default. With `free` it may hold stars, whose axes are left to a search,
-        and a default that a rule of the job decides is (None,). The options in `without` are no part of the job.
+        and a default that a rule of the job decides is (None,). The options in `without` are not part of the job.
         Raises UsageError with every wrong value and every contradiction.
         """
         from gpucalc.layouts.label import label_cells, read_restriction

@@ -92,7 +92,7 @@ def neighbour(rule: Rule, c: Facts) -> dict[str, int] | None:
 
 
 def _nearest_first(c: Facts, name: str) -> list[int]:
-    """Values of an axis, or of a size of the job, that may be tried in the place of its own, the nearest first."""
+    """Values of an axis, or of a size of the job, that may be tried in place of its own, the nearest first."""
     now = c[name]
     sizes = Sizes(**{field: c[field] for field in vars(_NO_SIZES)})
     if name == "global_batch":
