@@ -74,7 +74,7 @@ class Exchanges(LogRatios):
 
 def collectives(rows: list[dict[str, str]], db: Database) -> Collectives:
     """Measured rows with the clusters that their `gpu`, `n_gpus` and `nodes` mean."""
-    return Collectives(rows, row_clusters(db, rows))
+    return Collectives(rows, row_clusters(db, rows), db)
 
 
 def line(scope: str, constant: str, value: float, provenance: str, source: str, **more: Any) -> dict[str, Any]:

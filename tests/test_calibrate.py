@@ -45,7 +45,7 @@ def true_times(
     cluster = cluster_of(db, place, ranks, hosts, "")
     rows = [{"op": op, "n_gpus": str(ranks), "bytes": str(size), "time_us": "1"} for size in SIZES]
     constants = {**collective_constants(cluster, db), **truth}
-    seconds = Collectives(rows, [cluster] * len(rows)).seconds(constants)
+    seconds = Collectives(rows, [cluster] * len(rows), db).seconds(constants)
     spread = np.exp(np.random.default_rng(seed).normal(0.0, noise, len(seconds)))
     return list(zip(SIZES, (seconds * spread * 1e6).tolist(), strict=True))
 
@@ -98,14 +98,13 @@ def test_link_constants_of_known_truth_are_recovered(
 
 
 def test_network_constants_of_known_truth_are_recovered(tmp_path: Path, db: Database) -> None:
-    truth = {"network_efficiency": 0.66, "network_startup": 6e-5, "network_step_latency": 8e-6}
+    truth = {"network_efficiency": 0.66, "network_latency": 4e-5}
     place = Place("h100-sxm-80gb", fabric="ib-ndr")
     runs = [("all_reduce", 16, 2), ("all_gather", 32, 4), ("reduce_scatter", 64, 8), ("all_gather", 128, 16)]
     result = calibrate(db, write_logs(tmp_path, db, place, truth, runs, 0.02), place, "2026-01-02")
     found = after(result)
     assert found["network_efficiency"] == pytest.approx(0.66, rel=0.04)
-    assert found["network_startup"] == pytest.approx(6e-5, rel=0.1)
-    assert found["network_step_latency"] == pytest.approx(8e-6, rel=0.1)
+    assert found["network_latency"] == pytest.approx(4e-5, rel=0.1)
     assert {c.scope for c in result.constants} == {"ib-ndr"}
     assert not any("link_" in c.constant for c in result.constants)
 
@@ -158,7 +157,7 @@ def test_descent_finds_what_a_smooth_cost_hides(share: float, latency: float) ->
 def test_a_constant_that_mirrors_another_is_not_determined(db: Database) -> None:
     cluster = resolve_cluster(db, "h100-sxm-80gb", 8)
     rows = [{"op": "alltoall", "n_gpus": "8", "bytes": str(s), "time_us": "1"} for s in SIZES]
-    data = Collectives(rows, [cluster] * len(rows))
+    data = Collectives(rows, [cluster] * len(rows), db)
     both = ("link_efficiency", "all_to_all_efficiency")
     free, reasons = determined(data, collective_constants(cluster, db), both)
     assert free == ("link_efficiency",)

@@ -105,7 +105,7 @@ def test_a_mistake_is_one_sentence_and_exit_status_2(arguments: tuple[str, ...],
 def test_show_tells_the_calibration_in_force(tmp_path: Path) -> None:
     shipped = json.loads(gpucalc("hw", "show", "h100-sxm-80gb", "-f", "json").out)["calibration"]
     assert shipped["gemm bf16"]["provenance"] == "measured"
-    assert shipped["collectives"]["network_efficiency"]["provenance"] == "assumed"
+    assert shipped["collectives"]["network_efficiency"]["provenance"] == "measured"
     assert shipped["collectives"]["nvls_efficiency"]["scope"] == "nvlink4"
     gpucalc("hw", "calibrate", *GPU, LOG, "-o", str(tmp_path / "overlay"))
     own = json.loads(gpucalc("hw", "show", "h100-sxm-80gb", "-f", "json", "--db", str(tmp_path / "overlay")).out)

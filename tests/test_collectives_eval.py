@@ -136,12 +136,13 @@ def test_comm_names_what_binds(db):
 
 def test_comm_can_be_explained(db):
     ledger = comm_ledger("all_reduce", 2.0**30, resolve_cluster(db, "h100", 64), db, trace=True)
-    assert ledger.entries["time/network/ring"].arguments["ranks"].value == 64
+    assert ledger.entries["time/network/ring/simple/wire"].arguments["ranks"].value == 64
     terms = {term["path"]: term for term in records(ledger, ("time",))}
-    assert terms["time/level"]["note"] == "the largest is time/network"
-    assert terms["time/network/ring"]["arguments"]["network_bandwidth"]["term"] == "group/network_bandwidth"
-    assert terms["group/network_bandwidth"]["unit"] == "B/s"
-    assert ledger["time"] == min(ledger[p] for p in ledger.entries if p.startswith("algorithm/"))
+    assert terms["time"]["note"] == "here time/network"
+    assert terms["time/network"]["note"] == "the least is time/network/nvls-tree"
+    assert terms["time/network/ring/rate"]["unit"] == "B/s"
+    parts = ledger.entries["time/network"].parts
+    assert ledger["time"] == min(ledger[part] for part in parts)
 
 
 def test_one_gpu_takes_no_time(db):

@@ -176,7 +176,8 @@ def test_a_thinner_network_is_never_faster_and_full_bisection_costs_nothing() ->
     shapes = [DB.topology(k) for k in ("fat-tree", "fat-tree-2to1", "fat-tree-4to1", "rail-optimised", "torus-3d")]
     steps = {row["topology"]: row["step_time_s"] for row in schedule.at_scale(one, shapes)}
     assert steps["fat-tree"] <= steps["fat-tree-2to1"] <= steps["fat-tree-4to1"]
-    assert steps["fat-tree"] == steps["rail-optimised"] == steps["torus-3d"]
+    assert steps["fat-tree"] == steps["rail-optimised"]
+    assert steps["fat-tree"] < steps["torus-3d"]  # a ring along one line has one dimension of three
     assert steps["fat-tree"] == pytest.approx(schedule.step_times([one.columns])[0])
 
 

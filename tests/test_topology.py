@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpucalc.formulas import fabric as f
 from gpucalc.formulas import topology as t
 
 ranks_and_strides = st.tuples(st.integers(1, 4096), st.integers(1, 512), st.sampled_from([1, 2, 4, 8, 16, 64, 72, 256]))
@@ -50,17 +51,18 @@ def test_more_members_never_have_less_of_a_mesh_cube_or_torus(group, more):
     assert t.pcie_bandwidth(4.0, larger, 0.6, 1.0) <= t.pcie_bandwidth(4.0, group, 0.6, 1.0)
 
 
-@given(st.integers(1, 10**5), st.floats(1, 16), st.integers(1, 4096))
-def test_shares_lie_between_the_taper_and_one(nodes, taper, pod):
-    for share in (t.fat_tree_share(nodes, pod, taper), t.dragonfly_share(nodes, pod, 1 / taper)):
-        assert 1 / taper - 1e-12 <= share <= 1
-    assert 0 < t.torus_share(nodes, 3) <= 1
+@given(st.integers(2, 10**5), st.floats(1, 16), st.integers(1, 4096))
+def test_uniform_traffic_is_slowed_by_at_most_the_oversubscription(domains, over, pod):
+    for slowdown in (f.fat_tree_slowdown(domains, pod, over), f.dragonfly_slowdown(domains, pod, 1 / over)):
+        assert 1 <= slowdown <= over + 1e-12
+    assert f.torus_slowdown(domains, 3) >= 1
 
 
 @given(st.integers(1, 4096), st.floats(1, 8))
-def test_inside_a_pod_the_core_does_not_matter(pod, taper):
-    assert t.fat_tree_share(pod, pod, taper) == 1
-    assert t.dragonfly_share(pod, pod, 1 / taper) == 1
+def test_inside_a_pod_the_core_does_not_matter(pod, over):
+    assert f.fat_tree_slowdown(pod, pod, over) == 1
+    assert f.dragonfly_slowdown(pod, pod, 1 / over) == 1
+    assert f.ring_flows(8 * pod, 8, pod, pod, 8, 8 * pod, 0) == 0
 
 
 def test_formulas_take_arrays_and_each_row_stands_alone():

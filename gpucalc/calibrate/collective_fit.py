@@ -90,12 +90,12 @@ def _data(db: Database, logs: Sequence[Log], place: Place, in_place: bool) -> tu
             )
             clusters.append(cluster)
     order = sorted(range(len(rows)), key=lambda i: clusters[i].n_nodes)  # the widest group last
-    return Collectives([rows[i] for i in order], [clusters[i] for i in order]), skipped
+    return Collectives([rows[i] for i in order], [clusters[i] for i in order], db), skipped
 
 
 def _impossible(data: Collectives, force: Mapping[str, float]) -> list[str]:
     """Rows faster than the links and the network allow at any efficiency."""
-    ideal = {n: 0.0 if units_of(n) == "s" else 1.0 for n in force}
+    ideal = {n: _ideal(n) for n in force}
     ideal |= {**_IDEAL, "nvls_minimum_ranks": force["nvls_minimum_ranks"]}
     share = data.seconds(ideal) / data.measured()
     count = int(np.sum(share > 1.02))
@@ -106,6 +106,13 @@ def _impossible(data: Collectives, force: Mapping[str, float]) -> list[str]:
         f"{count} rows are outside physical bounds, {data.rows[worst]['where']} the most: {data.rows[worst]['op']} is "
         f"{share[worst]:.2f} times as fast as its links allow; check --gpu, --gpus, --nodes and --fabric"
     ]
+
+
+def _ideal(name: str) -> float:
+    """A constant at its best: no delay, no bound on a rate, every share whole, nothing left between chunks."""
+    if units_of(name) == "s" or name.endswith("_coupling"):
+        return 0.0
+    return math.inf if units_of(name) == "B/s" else 1.0
 
 
 def _fit_level(
@@ -190,7 +197,10 @@ def _without_switch(train: Collectives, start: Mapping[str, float], order: Seque
 def _begin(start: Mapping[str, float], order: Sequence[str]) -> dict[str, float]:
     """The constants from which a search in logarithms can move: none of `order` is zero."""
     other = {**START, **_ELSEWHERE}
-    return {n: other[n] if n in order and v == 0 else v for n, v in start.items()}
+    begin = {n: other[n] if n in order and v == 0 else v for n, v in start.items()}
+    if "network_efficiency" in order:  # from where the cards bind, not the links behind them
+        begin["network_efficiency"] = min(begin["network_efficiency"], START["network_efficiency"])
+    return begin
 
 
 def determined(

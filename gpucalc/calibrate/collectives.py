@@ -15,16 +15,15 @@ import numpy as np
 
 from gpucalc.core.ledger import Columns
 from gpucalc.database.cluster import Cluster, resolve_cluster
+from gpucalc.database.network import collective_constants
 from gpucalc.database.reader import Database
 from gpucalc.estimate.collectives import collective_ledger
-from gpucalc.formulas.topology import ranks_per_domain
-from gpucalc.questions.collectives import fabric_columns, group_of
 
 RING = ("collective_startup", "link_efficiency", "link_step_latency", "chunk_latency", "own_chunk")
 PAIRWISE = ("all_to_all_startup", "all_to_all_efficiency")
 NVLS = ("nvls_efficiency", "nvls_chunk_latency")
 POINT_TO_POINT = ("point_to_point_startup", "point_to_point_efficiency")
-NETWORK = ("network_efficiency", "network_startup", "network_chunk_latency", "network_step_latency")
+NETWORK = ("network_efficiency", "network_latency")
 # Where a search begins that nothing better is known for.
 START = {
     "collective_startup": 5e-6,
@@ -38,12 +37,8 @@ START = {
     "nvls_chunk_latency": 8e-6,
     "bridge_sharing": 0.7,
     "bridge_exponent": 0.0,
-    "network_efficiency": 0.9,
-    "network_startup": 1e-4,
-    "network_step_latency": 0.0,
-    "network_chunk_latency": 1e-5,
-    "tree_efficiency": 0.9,
-    "rail_only_share": 1.0,
+    "network_efficiency": 0.75,
+    "network_latency": 1e-5,
     "nvls_minimum_ranks": math.inf,
 }
 # Constants that cannot exceed 1: a share of a rate.
@@ -114,50 +109,40 @@ class LogRatios:
 class Collectives(LogRatios):
     """Measured rows (`op`, `n_gpus`, `bytes`, `time_us`) as the columns of the formulas, by operation."""
 
-    def __init__(self, rows: Sequence[Mapping[str, str]], clusters: Sequence[Cluster]) -> None:
-        """Lay out the columns once; `clusters` has the cluster of each row."""
+    def __init__(self, rows: Sequence[Mapping[str, str]], clusters: Sequence[Cluster], db: Database) -> None:
+        """Lay out the columns once; `clusters` has the cluster of each row, `db` the constants that are not fitted."""
+        self.db = db
         self.rows = list(rows)
         self.clusters = list(clusters)
-        self.groups: list[tuple[str, list[int], dict[str, Any], tuple[str, str], np.ndarray]] = []
-        kinds = [(r["op"], group_of(c)) for r, c in zip(rows, clusters, strict=True)]
-        for op, group in sorted(set(kinds)):
-            index = [i for i, kind in enumerate(kinds) if kind == (op, group)]
-            mine = [clusters[i] for i in index]
+        self.groups: list[tuple[str, list[int], dict[str, Any], np.ndarray]] = []
+        ops = [r["op"] for r in rows]
+        for op in sorted(set(ops)):
+            index = [i for i, name in enumerate(ops) if name == op]
+            shipped = [collective_constants(clusters[i], db) for i in index]
             ranks = np.array([float(self.rows[i]["n_gpus"]) for i in index])
-            domain = np.array([float(c.domain) for c in mine])
-            fabrics = [fabric_columns(c) for c in mine]
-            fixed: dict[str, Any] = {
-                "message": np.array([float(self.rows[i]["bytes"]) for i in index]),
-                "ranks": ranks,
-                "ranks_per_domain": np.asarray(ranks_per_domain(ranks, 1, domain)),
-                "domain": domain,
-                "link_bandwidth": np.array([c.link_bandwidth for c in mine]),
-                "network_bandwidth": np.array([c.network_bandwidth_per_gpu for c in mine]),
-                "peers": np.array([float(c.peers) for c in mine]),
-                "torus_dimensions": 3 if group[0] == "torus-3d" else 2,
-                "rail_only_share": 1.0,  # in what is fitted to the network's efficiency
-                **{name: np.array([f[name] for f in fabrics]) for name in fabrics[0]},
-            }
+            fixed: dict[str, Any] = {name: np.array([k[name] for k in shipped]) for name in shipped[0]}
+            fixed |= {"message": np.array([float(self.rows[i]["bytes"]) for i in index])}
+            fixed |= {"ranks": ranks, "n_gpus": ranks}
             seconds = np.array([float(self.rows[i]["time_us"]) * 1e-6 for i in index])
-            self.groups.append((op, index, fixed, group, seconds))
+            self.groups.append((op, index, fixed, seconds))
 
     def part(self, keep: Callable[[int], bool]) -> Collectives:
         """The rows whose index is kept."""
         index = [i for i in range(len(self.rows)) if keep(i)]
-        return Collectives([self.rows[i] for i in index], [self.clusters[i] for i in index])
+        return Collectives([self.rows[i] for i in index], [self.clusters[i] for i in index], self.db)
 
     def seconds(self, constants: Mapping[str, float]) -> np.ndarray:
         """Predicted seconds of each row; start-up of an all-reduce is that of the other collectives."""
         found = np.empty(len(self.rows))
-        for op, index, fixed, group, _ in self.groups:
-            columns: dict[str, Any] = {**constants, "all_reduce_startup": constants["collective_startup"], **fixed}
-            found[index] = collective_ledger(op, Columns(columns), group=group)["time"]
+        for op, index, fixed, _ in self.groups:
+            columns = {**fixed, **constants, "all_reduce_startup": constants["collective_startup"]}
+            found[index] = collective_ledger(op, Columns(columns))["time"]
         return found
 
     def measured(self) -> np.ndarray:
         """Measured seconds of each row."""
         found = np.empty(len(self.rows))
-        for _, index, _, _, seconds in self.groups:
+        for _, index, _, seconds in self.groups:
             found[index] = seconds
         return found
 

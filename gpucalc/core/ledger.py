@@ -339,6 +339,13 @@ class Ledger:
             value = np.maximum(value, self.value(part))
         return self._joined(path, "maximum", value, parts)
 
+    def minimum(self, path: str, *parts: str) -> Array:
+        """Store the least of terms and columns: the fastest of what a library chooses from."""
+        value = self.value(parts[0])
+        for part in parts[1:]:
+            value = np.minimum(value, self.value(part))
+        return self._joined(path, "minimum", value, parts)
+
     def _joined(self, path: str, verb: str, value: Any, parts: tuple[str | Constant, ...]) -> Array:
         entry = Entry(value, self, verb, parts=parts)
         if self.trace:

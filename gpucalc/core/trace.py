@@ -7,7 +7,7 @@ from typing import Any
 
 from gpucalc.core.ledger import Argument, Entry, Ledger
 
-_JOINED = {"total": " + ", "product": " × ", "maximum": ", "}
+_JOINED = {"total": " + ", "product": " × ", "maximum": ", ", "minimum": ", "}
 
 
 def records(
@@ -66,6 +66,9 @@ class _Tree:
     def _note(self, path: str, entry: Entry) -> str:
         if entry.verb == "choose":
             return f"here {self.ledger.active(path)}"
+        if entry.verb == "minimum":
+            least = min((entry.arguments[name] for name in entry.names), key=lambda a: float(plain(a.value)))
+            return f"the least is {least.name}"
         bounds = entry.info.bounds if entry.info else entry.names if entry.verb == "maximum" else ()
         if not bounds:
             return ""
@@ -78,7 +81,7 @@ def joined(entry: Entry) -> str:
     if entry.verb not in _JOINED:
         return ""
     text = _JOINED[entry.verb].join(entry.names)
-    return f"max({text})" if entry.verb == "maximum" else text
+    return f"{entry.verb[:3]}({text})" if entry.verb in {"maximum", "minimum"} else text
 
 
 def plain(value: Any) -> Any:

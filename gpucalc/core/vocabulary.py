@@ -91,3 +91,7 @@ def operation(text: str) -> str:
     if folded not in _OPERATION_SPELLINGS:
         raise unknown("operation", text, OPERATIONS)
     return _OPERATION_SPELLINGS[folded]
+
+
+TOPOLOGIES = ("fat-tree", "rail", "dragonfly", "torus-2d", "torus-3d")
+PLACEMENTS = ("consecutive", "scattered")

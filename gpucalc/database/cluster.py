@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpucalc.core.errors import DataError, UsageError, unknown
 from gpucalc.database.reader import Database
 from gpucalc.database.records import Device, Link, Node, Topology
+
+SERVER_PORT_MOST = 40e9 / 8  # B/s: Ethernet up to 40 Gb/s on a GPU server is its front-end port, one a node
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,19 @@ class Cluster:
     fabric: str
     topology: Topology
     network_basis: str  # why the network rate is what it is, for a reader who doubts it
+    placement: str = "consecutive"  # of the domains of a job in the pods of the network, or "scattered"
+    cards: float = 1.0  # network cards of one node
+
+    @property
+    def pod(self) -> float:
+        """Scale-up domains below one full-bisection block, or on one set of rails."""
+        shape = self.topology
+        if shape.kind == "rail":  # card i of as many nodes as a leaf has ports down
+            return max(1.0, (shape.radix or 2) / 2 * self.gpus_per_node / self.domain)
+        ports = shape.pod_gpus or (shape.radix or 0) / 2
+        if shape.kind == "dragonfly" and not shape.pod_gpus:  # a = 2p = 2h
+            ports = ((shape.radix or 1) + 1) ** 2 / 8
+        return max(1.0, ports / self.domain)
 
     @property
     def peer_bandwidth(self) -> float:
@@ -50,11 +65,16 @@ def resolve_cluster(
     fabric: str | None = None,
     node: str | None = None,
     topology: str | None = None,
+    oversubscription: float | None = None,
+    placement: str | None = None,
+    nics_per_node: int | None = None,
+    domain: int | None = None,
 ) -> Cluster:
     """The cluster that a question means.
 
-    Network rate per GPU: a stated Gb/s wins; else the named fabric, as one port per GPU, or as many as the
-    node has where it is the node's own; else the node's default.
+    Network rate per GPU: a stated Gb/s wins; else the ports of the node, as many as `nics_per_node` states or as it
+    has for the GPUs that are used of it, at the rate of the named fabric or its own. Ethernet of at most 40 Gb/s
+    that is not the node's own is one port a node. Raises UsageError for what cannot be, with what can.
     """
     _positive("number of GPUs", n_gpus)
     if gpus_per_node is not None:
@@ -63,12 +83,14 @@ def resolve_cluster(
     host = _host(db, device, node, gpus_per_node)
     per_node = gpus_per_node or host.gpus_per_node
     own = host.scale_up == device.link and device.link_bandwidth > 0
-    domain, wiring, peers = _domain(host, per_node, own)
+    usual, wiring, peers = _domain(host, per_node, own)
+    domain = usual if domain is None else _stated_domain(domain, usual, host)
     scale_up = db.link(host.scale_up)
     link_bandwidth = host.scale_up_bandwidth or (device.link_bandwidth if own else scale_up.bandwidth)
     port = _network(db, fabric) if fabric else db.link(host.fabric)
-    rate, basis = _network_rate(host, port, inter_node_gbps_per_gpu, fabric)
-    shape = db.topology(topology or host.topology)
+    cards = _cards(host, port, per_node, nics_per_node, fabric)
+    rate, basis = _network_rate(host, port, per_node, cards, inter_node_gbps_per_gpu, fabric)
+    shape = _shape(db, topology or host.topology, oversubscription)
     return Cluster(
         device=device,
         n_gpus=int(n_gpus),
@@ -86,7 +108,39 @@ def resolve_cluster(
         fabric=port.key,
         topology=shape,
         network_basis=basis,
+        placement=placement or "consecutive",
+        cards=cards,
     )
+
+
+def _stated_domain(stated: int, usual: int, host: Node) -> int:
+    _positive("domain", stated)
+    if stated > max(usual, host.domain):
+        raise UsageError(
+            f"domain={stated} is more than the {max(usual, host.domain)} accelerators that {host.key} joins; "
+            f"use domain={max(usual, host.domain)}"
+        )
+    return int(stated)
+
+
+def _shape(db: Database, topology: str, oversubscription: float | None) -> Topology:
+    """The network's shape; a stated oversubscription replaces that of the file."""
+    shape = db.topology(topology)
+    if oversubscription is None:
+        return shape
+    if not 1 <= oversubscription <= 1000:  # also false for NaN
+        raise UsageError(f"oversubscription is {oversubscription:g}, expected 1 (full bisection) to 1000")
+    return replace(shape, oversubscription=float(oversubscription))
+
+
+def _cards(host: Node, port: Link, per_node: int, stated: int | None, fabric: str | None) -> float:
+    """Network cards that the used GPUs of a node have: a fact of the node, never of the link's name."""
+    if stated is not None:
+        _positive("nics_per_node", stated)
+        return float(stated)
+    if fabric and port.key != host.fabric and port.kind == "network" and port.bandwidth <= SERVER_PORT_MOST:
+        return 1.0
+    return float(max(1, -(-host.nic_count * min(per_node, host.gpus_per_node) // host.gpus_per_node)))
 
 
 def _host(db: Database, device: Device, node: str | None, gpus_per_node: int | None) -> Node:
@@ -143,12 +197,16 @@ def _fabrics(db: Database) -> list[str]:
     return [link.key for link in db.links() if link.kind == "network"]
 
 
-def _network_rate(host: Node, port: Link, stated: float | None, fabric: str | None) -> tuple[float, str]:
+def _network_rate(
+    host: Node, port: Link, per_node: int, cards: float, stated: float | None, fabric: str | None
+) -> tuple[float, str]:
+    """Network rate of one GPU, and how it comes about."""
     if stated is not None:
         if not 0 < stated <= 1e6:  # also false for NaN
             raise UsageError(f"inter_node_gbps_per_gpu must be above 0 and at most 1,000,000 Gb/s, not {stated}")
         return stated * 1e9 / 8, "stated"
-    if fabric and port.key != host.fabric:
-        return port.bandwidth, f"one {port.key} port per GPU"
-    rate = host.network_bandwidth_per_gpu
-    return rate, f"{host.nic_count} x {host.fabric} per {host.gpus_per_node}-GPU node {host.key}"
+    own = not fabric or port.key == host.fabric
+    each = host.nic_bandwidth if own else port.bandwidth
+    if each <= 0:
+        raise UsageError(f"{port.key} states no rate; state it by --inter-node-gbps")
+    return cards * each / per_node, f"{cards:g} x {port.key} per {per_node}-GPU node {host.key}"

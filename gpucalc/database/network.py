@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpucalc.core.errors import DataError
+from gpucalc.core.vocabulary import PLACEMENTS, TOPOLOGIES, WIRINGS
 from gpucalc.database.tables import EXCHANGE_CONSTANTS, LINK_CONSTANTS, NETWORK_CONSTANTS, PROVENANCE, Row
 
 if TYPE_CHECKING:
@@ -117,17 +118,34 @@ def overlay_shares(cluster: Cluster, db: Database) -> dict[str, float]:
 def collective_constants(cluster: Cluster, db: Database, *, overlapped: bool = False) -> dict[str, float]:
     """The columns that the collective and topology formulas read for a cluster, under their names.
 
-    Beside the calibrated constants: `network_bandwidth`, `domain`, `peers`, `torus_dimensions`.
+    Beside the calibrated constants: rates, `domain`, `peers`, `wiring`, `n_gpus`, and what `place_columns` says.
     `link_bandwidth` depends on the group (`formulas.topology.SCALE_UP_BANDWIDTH`); the value here is
     all links of a GPU.
     """
     values: dict[str, float] = {n: c.value for n, c in calibration(cluster, db, overlapped=overlapped).items()}
-    values["link_bandwidth"] = cluster.link_bandwidth
-    values["network_bandwidth"] = cluster.network_bandwidth_per_gpu
-    values["domain"] = cluster.domain
-    values["peers"] = cluster.peers
-    values["torus_dimensions"] = 3 if cluster.scale_up_topology == "torus-3d" else 2
-    return values
+    return {**values, **place_columns(cluster)}
+
+
+def place_columns(cluster: Cluster) -> dict[str, float]:
+    """What places a group on a cluster: its rates and domains, and the shape of its network."""
+    shape = cluster.topology
+    return {
+        "link_bandwidth": cluster.link_bandwidth,
+        "network_bandwidth": cluster.network_bandwidth_per_gpu,
+        "domain": float(cluster.domain),
+        "peers": float(cluster.peers),
+        "torus_dimensions": 3.0 if cluster.scale_up_topology == "torus-3d" else 2.0,
+        "wiring": float(WIRINGS.index(cluster.scale_up_topology)),
+        "n_gpus": float(cluster.n_gpus),
+        "topology": float(TOPOLOGIES.index(shape.kind)),
+        "pod": cluster.pod,
+        "oversubscription": shape.oversubscription,
+        "global_taper": shape.global_taper / shape.oversubscription,
+        "dimensions": 3.0 if shape.kind == "torus-3d" else 2.0,
+        "scattered": float(PLACEMENTS.index(cluster.placement)),
+        # NCCL forwards over NVLink to the card on its receiver's rail; without such a link each card sends for itself.
+        "rail_forwarding": float(cluster.scale_up_topology in {"nvswitch", "mesh", "hybrid-cube-mesh"}),
+    }
 
 
 def exchange_constants(cluster: Cluster, kernel: str, phase: str, db: Database) -> dict[str, Calibrated]:

@@ -263,6 +263,13 @@ class Topology:
         optional=True,
         default=1.0,
     )
+    global_taper: float = fact(
+        "global_taper",
+        "number",
+        "bandwidth of a dragonfly group's global links over what its nodes inject; 1 is balanced (a = 2p = 2h)",
+        optional=True,
+        default=1.0,
+    )
     pod_gpus: int | None = fact("pod_gpus", "int", "accelerators below one full-bisection block", optional=True)
     radix: int | None = fact("radix", "int", "ports per switch", optional=True)
     dimensions: int | None = fact("dimensions", "int", "dimensions of a torus", optional=True)

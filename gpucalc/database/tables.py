@@ -107,6 +107,7 @@ ATTENTION = {
 }
 MEMORY = {"memory_efficiency": SHARE, "kernel_launch_seconds": Cell(high=1.0)}
 # Constant → unit, of the collective formulas: those of a scale-up link, of a network, of expert exchanges.
+PROTOCOLS = ("ll", "ll128", "simple")  # of NCCL
 LINK_CONSTANTS = {
     "link_efficiency": "",
     "collective_startup": "s",
@@ -123,14 +124,22 @@ LINK_CONSTANTS = {
     "point_to_point_efficiency": "",
     "bridge_sharing": "",
     "bridge_exponent": "",
+    # A collective through several domains: NCCL's protocols and algorithms.
+    **{f"{a}_{p}_{c}": "s" for a in ("ring", "tree") for p in PROTOCOLS for c in ("base", "link_step", "network_step")},
+    **{f"{a}_{p}_coupling": "" for a in ("ring", "tree") for p in PROTOCOLS},
+    **dict.fromkeys(("ring_ll_share", "tree_ll_share", "ll128_share", "ring_simple_plateau", "nvls_tree_coupling"), ""),
+    **dict.fromkeys(("ll_pair_rate", "ll_many_rate", "tree_pair_rate", "tree_many_rate"), "B/s"),
+    **dict.fromkeys(("nvls_pair_rate", "nvls_many_rate"), "B/s"),
+    **dict.fromkeys(("nvls_tree_base", "nvls_tree_network_step"), "s"),
+    "through_link_efficiency": "",
 }
 NETWORK_CONSTANTS = {
+    **dict.fromkeys(("network_latency", "exchange_base", "exchange_domain_step", "exchange_peer_latency"), "s"),
+    **dict.fromkeys(("lone_card_share", "exchange_card_share"), ""),
     "network_efficiency": "",
     "network_startup": "s",
     "network_step_latency": "s",
     "network_chunk_latency": "s",
-    "tree_efficiency": "",
-    "rail_only_share": "",
 }
 EXCHANGE_CONSTANTS = {
     "exchange_efficiency": "",

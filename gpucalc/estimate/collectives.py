@@ -3,107 +3,167 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from gpucalc.core.formula import Constant
-from gpucalc.core.ledger import Columns, Ledger
+from gpucalc.core.formula import Constant, info_of
+from gpucalc.core.ledger import Columns, Ledger, any_row
 from gpucalc.core.units import Array
+from gpucalc.core.vocabulary import TOPOLOGIES, WIRINGS
 from gpucalc.formulas import collectives as f
-from gpucalc.formulas import expert_exchange, topology
+from gpucalc.formulas import expert_exchange, fabric, topology, wire
 
 FP8_TOKEN = {"element_size": 1.0, "scale_size": 4.0, "scale_group": 128.0}  # dispatch: one fp32 scale per 128
 BF16_TOKEN = {"element_size": 2.0, "scale_size": 0.0, "scale_group": 128.0}  # combine
 PAIR = Constant("PAIR", 2.0, "ranks of a transfer", "definition")
+GATHER = Constant("GATHER", 1.0, "ring passes of a gather or a scatter", "definition")
+REDUCE = Constant("REDUCE", 2.0, "ring passes of an all-reduce: a scatter and a gather", "definition")
+WAITS = Constant("WAITS", 2.0, "waits for the fabric of a crossing that is acknowledged", "definition")
 
 
-@dataclass(frozen=True)
-class Algorithm:
-    """What an algorithm does at each level: its link and its network time, below the path of the collective."""
-
-    name: str
-    link: str
-    network: str
-
-
-# Of an all-reduce; an all-gather and a reduce-scatter have one time at each level.
-ALL_REDUCE = (
-    Algorithm("ring", "link/ring", "network/ring"),
-    Algorithm("tree", "link/ring", "network/tree"),
-    Algorithm("nvls", "link/nvls", "network/ring"),
-    Algorithm("nvls-tree", "link/nvls", "network/tree"),
-)
-RING = (Algorithm("ring", "link", "network"),)
+PROTOCOLS = ("ll", "ll128", "simple")  # of NCCL: small messages, middling ones, large ones
 
 
 # --- a collective as terms ----------------------------------------------------------------------------
 #
-# `path` is its time; below it stand `startup`, `link`, `network`, and `level`, the slower of the two, which rules:
-# both carry their share of the traffic at the same time. `given` are arguments of the formulas that are not the
-# columns of their names: `message`, where the group lies (`ranks`, `ranks_per_domain`), rates.
+# `path` is its time. A group inside one domain takes `start` and `link`; one over several takes `network`, the fastest
+# of the algorithms and protocols that the library chooses from, each with its `latency` and its `wire`. `given` are
+# arguments of the formulas that are not the columns of their names: `message`, where the group lies (`ranks`,
+# `ranks_per_domain`), rates.
 
 
 def add_all_gather(ledger: Ledger, path: str, **given: Any) -> Array:
     """Store an all-gather after which each rank holds `message` bytes, or the reduce-scatter that is its reverse."""
-    _add(ledger, f"{path}/link", f.link_ring_time, given, passes=1)
-    _add(ledger, f"{path}/network", f.network_ring_time, given, passes=1)
+    _add(ledger, f"{path}/link", f.link_ring_time, given, passes=GATHER)
+    if _crosses(ledger, path, given):
+        ledger.minimum(f"{path}/network", *_add_rings(ledger, f"{path}/network", GATHER, given))
     return _add_levels(ledger, path, "collective_startup", given)
 
 
 def add_all_reduce(ledger: Ledger, path: str, **given: Any) -> Array:
-    """Store an all-reduce of `message` bytes by the best algorithm at each level.
+    """Store an all-reduce of `message` bytes by the best algorithm.
 
-    On the links a ring or the switch (NVLS); on the network a ring or a double binary tree.
+    In one domain a ring or the switch (NVLS); over several a ring, a double binary tree, or a tree between switches
+    that add up.
     """
-    _add(ledger, f"{path}/link/ring", f.link_ring_time, given, passes=2)
+    _add(ledger, f"{path}/link/ring", f.link_ring_time, given, passes=REDUCE)
     _add(ledger, f"{path}/link/nvls", f.link_nvls_time, given)
     link = {"ring": f"{path}/link/ring", "nvls": f"{path}/link/nvls"}
     _add(ledger, f"{path}/link", f.fastest_link_time, {**given, **link})
-    _add(ledger, f"{path}/network/ring", f.network_ring_time, given, passes=2)
-    _add(ledger, f"{path}/network/tree", f.network_tree_time, given)
-    ledger.add(f"{path}/network", f.fastest_network_time, ring=f"{path}/network/ring", tree=f"{path}/network/tree")
+    if _crosses(ledger, path, given):
+        network = f"{path}/network"
+        candidates = [*_add_rings(ledger, network, REDUCE, given), *_add_trees(ledger, network, given)]
+        ledger.minimum(network, *candidates, _add_nvls_tree(ledger, network, given))
     return _add_levels(ledger, path, "all_reduce_startup", given)
 
 
 def add_all_to_all(ledger: Ledger, path: str, **given: Any) -> Array:
-    """Store an all-to-all in which each rank sends `message` bytes and each NIC `remote_share` of them."""
+    """Store an all-to-all in which each rank sends `message` bytes and each card `remote_share` of them."""
     _add(ledger, f"{path}/link", f.link_exchange_time, given)
-    _add(ledger, f"{path}/network", f.network_exchange_time, given)
+    if _crosses(ledger, path, given):
+        network = f"{path}/network"
+        _add(ledger, f"{network}/latency", wire.all_to_all_latency, given)
+        _add(ledger, f"{network}/card", wire.all_to_all_wire_time, given)
+        # What others' cards send for a rank goes over its links too, so these carry the same in any number of domains.
+        parts = {"latency": f"{network}/latency", "card": f"{network}/card", "links": f"{path}/link"}
+        _add(ledger, network, wire.all_to_all_pipelined_time, {**given, **parts})
     return _add_levels(ledger, path, "all_to_all_startup", given)
 
 
 def add_broadcast(ledger: Ledger, path: str, **given: Any) -> Array:
     """Store a broadcast of `message` bytes by a pipelined chain."""
     _add(ledger, f"{path}/link", f.link_chain_time, given)
-    _add(ledger, f"{path}/network", f.network_chain_time, given)
+    if _crosses(ledger, path, given):
+        _add(ledger, f"{path}/network", f.network_chain_time, given)
     return _add_levels(ledger, path, "collective_startup", given)
 
 
-def _add(ledger: Ledger, path: str, formula: Callable[..., Any], given: Mapping[str, Any], **more: Any) -> Array:
-    """Store a formula of the ones that an operation consists of: each takes of `given` what it has arguments for."""
-    known = formula.info.parameters  # type: ignore[attr-defined]
-    return ledger.add(path, formula, **{name: value for name, value in given.items() if name in known}, **more)
-
-
-def _add_levels(ledger: Ledger, path: str, startup: str, given: Mapping[str, Any]) -> Array:
-    ledger.add(f"{path}/startup", f.startup_time, startup=given.get(startup, startup), **_group(given))
-    ledger.maximum(f"{path}/level", f"{path}/link", f"{path}/network")
-    return ledger.total(path, f"{path}/startup", f"{path}/level")
-
-
-def _group(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {"ranks": given["ranks"]} if "ranks" in given else {}
-
-
 def add_send(ledger: Ledger, path: str, crosses: Any, **given: Any) -> Array:
-    """Store sending `message` bytes to one peer: in the domain (`crosses` 0) or over one NIC (1)."""
+    """Store sending `message` bytes to one peer: in the domain (`crosses` 0) or over one card (1)."""
     _add(ledger, f"{path}/link", f.link_send_time, given)
     _add(ledger, f"{path}/network", f.network_send_time, given)
     ledger.choose(f"{path}/level", crosses, {0: f"{path}/link", 1: f"{path}/network"})
     ledger.add(f"{path}/startup", f.startup_time, startup="point_to_point_startup", ranks=PAIR)
     return ledger.total(path, f"{path}/startup", f"{path}/level")
+
+
+def _add_rings(ledger: Ledger, path: str, passes: Constant, given: Mapping[str, Any]) -> list[str]:
+    """Flat rings over several domains, one for each protocol; the paths of their times."""
+    given = {**given, "passes": passes}
+    _add(ledger, f"{path}/ring/rate", wire.ring_rate, given)
+    times = []
+    for protocol in PROTOCOLS:
+        ring = f"{path}/ring/{protocol}"
+        names = {
+            "base": f"ring_{protocol}_base",
+            "link_step": f"ring_{protocol}_link_step",
+            "network_step": f"ring_{protocol}_network_step",
+            "lone_step": f"tree_{protocol}_network_step",
+        }
+        if protocol == "simple":  # its receiver acknowledges, so that a crossing waits for the fabric twice
+            names |= {"crossing_waits": WAITS, "plateau": "ring_simple_plateau"}
+        _add(ledger, f"{ring}/latency", wire.ring_latency, {**given, **names})
+        rate = _add_rate(ledger, ring, f"{path}/ring/rate", protocol, "ring_ll_share", given)
+        _add(ledger, f"{ring}/wire", wire.ring_wire_time, {**given, "rate": rate})
+        times.append(_add_time(ledger, ring, f"ring_{protocol}_coupling"))
+    return times
+
+
+def _add_trees(ledger: Ledger, path: str, given: Mapping[str, Any]) -> list[str]:
+    """Double binary trees over several domains, one for each protocol; the paths of their times."""
+    _add(ledger, f"{path}/tree/rate", wire.tree_rate, given)
+    times = []
+    for protocol in PROTOCOLS:
+        tree = f"{path}/tree/{protocol}"
+        names = {name: f"tree_{protocol}_{name}" for name in ("base", "link_step", "network_step")}
+        _add(ledger, f"{tree}/latency", wire.tree_latency, {**given, **names})
+        rate = _add_rate(ledger, tree, f"{path}/tree/rate", protocol, "tree_ll_share", given)
+        _add(ledger, f"{tree}/wire", wire.tree_wire_time, {**given, "rate": rate})
+        times.append(_add_time(ledger, tree, f"tree_{protocol}_coupling"))
+    return times
+
+
+def _add_nvls_tree(ledger: Ledger, path: str, given: Mapping[str, Any]) -> str:
+    tree = f"{path}/nvls-tree"
+    _add(ledger, f"{tree}/latency", wire.nvls_tree_latency, given)
+    _add(ledger, f"{tree}/wire", wire.nvls_tree_wire_time, given)
+    return _add_time(ledger, tree, "nvls_tree_coupling")
+
+
+def _add_rate(ledger: Ledger, path: str, rate: str, protocol: str, ll_share: str, given: Mapping[str, Any]) -> str:
+    """What a protocol carries of the rate of its algorithm; the path of it."""
+    if protocol == "ll":
+        _add(ledger, f"{path}/rate", wire.ll_rate, {**given, "rate": rate, "ll_share": ll_share})
+        return f"{path}/rate"
+    if protocol == "ll128":
+        ledger.product(f"{path}/rate", rate, "ll128_share")
+        return f"{path}/rate"
+    return rate
+
+
+def _add_time(ledger: Ledger, path: str, coupling: str) -> str:
+    ledger.add(path, wire.pipelined_time, latency=f"{path}/latency", wire=f"{path}/wire", coupling=coupling)
+    return path
+
+
+def _add(ledger: Ledger, path: str, formula: Callable[..., Any], given: Mapping[str, Any], **more: Any) -> Array:
+    """Store a formula of the ones that an operation consists of: each takes of `given` what it has arguments for."""
+    known = info_of(formula).parameters
+    return ledger.add(path, formula, **{**{name: value for name, value in given.items() if name in known}, **more})
+
+
+def _crosses(ledger: Ledger, path: str, given: Mapping[str, Any]) -> bool:
+    """Whether any row's group reaches beyond one domain."""
+    return any_row(_add(ledger, f"{path}/crosses", f.crosses_network, given) > 0)
+
+
+def _add_levels(ledger: Ledger, path: str, startup: str, given: Mapping[str, Any]) -> Array:
+    _add(ledger, f"{path}/startup", f.startup_time, {"startup": startup, **given})
+    if f"{path}/network" not in ledger:
+        return ledger.total(path, f"{path}/startup", f"{path}/link")
+    ledger.total(f"{path}/inside", f"{path}/startup", f"{path}/link")
+    return ledger.choose(path, f"{path}/crosses", {0: f"{path}/inside", 1: f"{path}/network"})
 
 
 _ADD: dict[str, Callable[..., Array]] = {
@@ -117,76 +177,103 @@ _ADD: dict[str, Callable[..., Array]] = {
 
 # --- one operation over a group of GPUs -----------------------------------------------------------------
 
-# How the formula of a fabric names what the columns of a group hold.
-FABRICS: dict[str, tuple[Callable[..., Any], dict[str, str]]] = {
-    "fat-tree": (topology.fat_tree_share, {"nodes": "domains"}),
-    "rail": (topology.rail_share, {}),
-    "dragonfly": (topology.dragonfly_share, {"nodes": "domains", "group_nodes": "pod"}),
-    "torus-2d": (topology.torus_share, {"nodes": "domains", "dimensions": "fabric_dimensions"}),
-    "torus-3d": (topology.torus_share, {"nodes": "domains", "dimensions": "fabric_dimensions"}),
+# By kind of network: the flows that leave a pod and that it carries, and the slowdown of uniform traffic.
+_CAPACITIES: dict[str, Callable[..., Any]] = {
+    "fat-tree": fabric.fat_tree_flows,
+    "rail": fabric.fat_tree_flows,
+    "dragonfly": fabric.dragonfly_flows,
+    "torus-2d": fabric.torus_capacity,
+    "torus-3d": fabric.torus_capacity,
+}
+_SLOWDOWNS: dict[str, Callable[..., Any]] = {
+    "fat-tree": fabric.fat_tree_slowdown,
+    "rail": fabric.rail_slowdown,
+    "dragonfly": fabric.dragonfly_slowdown,
+    "torus-2d": fabric.torus_slowdown,
+    "torus-3d": fabric.torus_slowdown,
 }
 
 
-def add_group(ledger: Ledger, wiring: str, fabric: str) -> None:
-    """Make `link_bandwidth` and `network_bandwidth` what a rank keeps of them in a group of `ranks`.
+def place(ledger: Ledger, path: str, ranks: Any, stride: Any) -> dict[str, Any]:
+    """Arguments that tell a collective how a group of `ranks`, `stride` apart, lies on domains, links and network.
 
-    The columns hold what a GPU has in the whole domain, wired as `wiring`, and its rate into a network that is a
-    `fabric`; `ranks_per_domain` of the ranks share a domain.
+    `fabric_share` is what rings and trees keep of their cards' rate beyond the cards, `fabric_slowdown` how much
+    longer uniform traffic takes there; both are left out where the network carries all that its cards send.
     """
-    ledger.define("domains", topology.group_domains)
-    ledger.define("link_bandwidth", topology.SCALE_UP_BANDWIDTH[wiring], group="ranks_per_domain")
-    share, names = FABRICS[fabric]
-    ledger.add("group/fabric", share, **names)
-    ledger.product("group/network_bandwidth", "network_bandwidth", "group/fabric")
-    ledger.share("group/network_bandwidth")
+    c = ledger.columns
+    group: dict[str, Any] = {"ranks": ranks, "stride": stride}
+    ledger.add(path, topology.ranks_per_domain, **group)
+    placed = {"ranks": ranks, "ranks_per_domain": path, "link_bandwidth": f"{path}/link"}
+    wirings = {int(code): WIRINGS[int(code)] for code in np.unique(c["wiring"])}
+    for wiring in wirings.values():
+        ledger.add(f"{path}/link/{wiring}", topology.SCALE_UP_BANDWIDTH[wiring], group=path)
+    ledger.choose(f"{path}/link", "wiring", {code: f"{path}/link/{w}" for code, w in wirings.items()})
+    if not any_row((c["oversubscription"] > 1) | (c["topology"] > TOPOLOGIES.index("rail"))):
+        return placed
+    ledger.add(f"{path}/domains", topology.group_domains, ranks=ranks, ranks_per_domain=path)
+    ledger.add(f"{path}/pod", fabric.group_pod, ranks_per_domain=path, **group)
+    ledger.add(f"{path}/flows", fabric.ring_flows, ranks=ranks, ranks_per_domain=path, group_pod=f"{path}/pod")
+    kinds = {int(code): TOPOLOGIES[int(code)] for code in np.unique(c["topology"])}
+    names = {"ranks": ranks, "ranks_per_domain": path, "domains": f"{path}/domains", "group_pod": f"{path}/pod"}
+    names["ring_flows"] = f"{path}/flows"
+    for kind in kinds.values():
+        _add(ledger, f"{path}/capacity/{kind}", _CAPACITIES[kind], names)
+        _add(ledger, f"{path}/slowdown/{kind}", _SLOWDOWNS[kind], names)
+    for what in ("capacity", "slowdown"):
+        ledger.choose(f"{path}/{what}", "topology", {code: f"{path}/{what}/{kind}" for code, kind in kinds.items()})
+    ledger.add(f"{path}/share", fabric.flow_share, capacity=f"{path}/capacity", flows=f"{path}/flows")
+    return {**placed, "fabric_share": f"{path}/share", "fabric_slowdown": f"{path}/slowdown"}
 
 
-def collective_ledger(
-    op: str, columns: Columns, *, group: tuple[str, str] | None = None, trace: bool = False
-) -> Ledger:
-    """All terms of one operation on rows of `message`, `ranks`, `ranks_per_domain` and the constants.
+def collective_ledger(op: str, columns: Columns, *, trace: bool = False) -> Ledger:
+    """All terms of one operation on rows of `message`, `ranks` and the columns of a cluster.
 
-    `time` is the result, with `time/startup`, `time/link`, `time/network`; all-reduce, all-gather and reduce-scatter
-    also have `algorithm/NAME`. `group`, a wiring and a fabric, says that the rates in the columns are those of a GPU,
-    not yet those of the group.
+    `time` is the result; below it stand what it is made of and, across domains, what each algorithm takes.
     """
     ledger = Ledger(columns, trace=trace)
-    if group is not None:
-        add_group(ledger, *group)
+    group = place(ledger, "group", "ranks", 1)
     if op == "send_recv":
-        ledger.define("crosses", f.crosses_network)
-        add_send(ledger, "time", "crosses")
+        ledger.add("crosses", f.crosses_network, ranks_per_domain="group")
+        add_send(ledger, "time", "crosses", link_bandwidth=group["link_bandwidth"])
         return ledger
     if op == "alltoall":
-        ledger.define("remote_share", f.all_to_all_remote_share)
-    _ADD[op](ledger, "time")
-    for algorithm in algorithms(op):
-        ledger.maximum(f"level/{algorithm.name}", f"time/{algorithm.link}", f"time/{algorithm.network}")
-        ledger.total(f"algorithm/{algorithm.name}", "time/startup", f"level/{algorithm.name}")
+        ledger.define("remote_share", f.all_to_all_remote_share, ranks_per_domain="group")
+    _ADD[op](ledger, "time", **group)
     return ledger
 
 
-def algorithms(op: str) -> tuple[Algorithm, ...]:
-    """The algorithms that compete for an operation; empty where there is one way."""
-    return ALL_REDUCE if op == "all_reduce" else RING if op in {"all_gather", "reduce_scatter"} else ()
+def algorithms(op: str, ledger: Ledger) -> dict[str, str]:
+    """Algorithm, with its protocol where it has several → path of its time, in a ledger of one operation.
+
+    In one domain an all-reduce competes by ring and switch; across domains the library's algorithms compete.
+    """
+    crosses = bool(np.any(ledger["time/crosses"])) if "time/crosses" in ledger else False
+    if crosses and op in {"all_reduce", "all_gather", "reduce_scatter"}:
+        parts = ledger.entries["time/network"].parts
+        return {part.removeprefix("time/network/").replace("/", " "): part for part in parts}
+    if op == "all_reduce":
+        return {"ring": "time/link/ring", "nvls": "time/link/nvls"}
+    return {}
 
 
 def chosen_algorithm(op: str, ledger: Ledger) -> np.ndarray:
-    """Name of the fastest permitted algorithm in each row."""
+    """Name of the fastest permitted algorithm in each row; the rows of one call cross domains or do not, by row."""
     columns = ledger.columns
-    ranks, local = np.atleast_1d(columns["ranks"]), np.atleast_1d(columns["ranks_per_domain"])
-    if op not in {"all_reduce", "all_gather", "reduce_scatter"}:
-        one, many = {"alltoall": ("pairwise", "rails"), "broadcast": ("chain", "rails")}.get(op, ("direct", "direct"))
-        return np.where(local < ranks, many, one)
-    competing = algorithms(op)
-    permitted = local >= np.atleast_1d(columns["nvls_minimum_ranks"])
-    times = np.stack(
-        [
-            np.where(permitted | (a.link != "link/nvls"), np.atleast_1d(ledger[f"algorithm/{a.name}"]), np.inf)
-            for a in competing
-        ]
-    )
-    return np.array([a.name for a in competing])[np.argmin(times, axis=0)]
+    ranks, local = np.atleast_1d(columns["ranks"]), np.atleast_1d(ledger["group"])
+    many = local < ranks
+    inside = {"alltoall": "pairwise", "broadcast": "chain", "send_recv": "direct"}.get(op, "ring")
+    across = {"alltoall": "pairwise over rails", "broadcast": "chain", "send_recv": "direct"}.get(op, "ring")
+    one = np.full(ranks.shape, inside, dtype=object)
+    if op == "all_reduce":
+        adds_up = local >= np.atleast_1d(columns["nvls_minimum_ranks"])
+        faster = np.atleast_1d(ledger["time/link/nvls"]) <= np.atleast_1d(ledger["time/link/ring"])
+        one = np.where(adds_up & faster, "nvls", one)
+    several = np.full(ranks.shape, across, dtype=object)
+    competing = algorithms(op, ledger) if np.any(many) else {}
+    if competing:
+        times = np.stack([np.broadcast_to(ledger[path], ranks.shape) for path in competing.values()])
+        several = np.array(list(competing), dtype=object)[np.argmin(times, axis=0)]
+    return np.where(many, several, one)
 
 
 def bus_factor(op: str, ranks: Any) -> Any:
@@ -196,27 +283,31 @@ def bus_factor(op: str, ranks: Any) -> Any:
     return (ranks - 1) / ranks if op in {"all_gather", "reduce_scatter", "alltoall"} else ranks / ranks
 
 
-def exchange_ledger(
-    kernel: str, columns: Columns, *, group: tuple[str, str] | None = None, trace: bool = False
-) -> Ledger:
+def exchange_ledger(kernel: str, columns: Columns, *, trace: bool = False) -> Ledger:
     """Time of one phase of an expert exchange kernel on rows of `tokens`, `hidden`, `experts_per_token` …
 
-    `group` as in `collective_ledger`; without it the columns hold `domains` too.
+    The columns are those of a cluster and of the group's `ranks`.
     """
     ledger = Ledger(columns, trace=trace)
-    if group is not None:
-        add_group(ledger, *group)
+    group = place(ledger, "group", "ranks", 1)
+    ledger.define("domains", topology.group_domains, ranks_per_domain="group")
+    add_exchange(ledger, "time", kernel, ranks_per_domain="group", link_bandwidth=group["link_bandwidth"])
+    return ledger
+
+
+def add_exchange(ledger: Ledger, path: str, kernel: str, **group: Any) -> Array:
+    """Store one phase of an expert exchange kernel among `domains` domains of `ranks_per_domain` ranks each."""
+    local = group.get("ranks_per_domain", "ranks_per_domain")
     ledger.define("token_size", expert_exchange.token_bytes)
     if kernel == "deepep_normal":
-        ledger.define("link_copies", expert_exchange.distinct_copies, places="ranks_per_domain")
+        ledger.define("link_copies", expert_exchange.distinct_copies, places=local)
         ledger.define("network_copies", expert_exchange.distinct_copies, places="domains")
         ledger.define("doublings", expert_exchange.doublings, places="domains")
     else:
         near = "copies/in-domain"
         ledger.add(near, expert_exchange.copies_in_domain)
-        ledger.define("link_copies", expert_exchange.separate_copies, places="ranks_per_domain", experts_per_token=near)
+        ledger.define("link_copies", expert_exchange.separate_copies, places=local, experts_per_token=near)
         ledger.define("network_copies", expert_exchange.separate_copies, places="domains")
-        ledger.product("copies/ranks", "domains", "ranks_per_domain")
+        ledger.product("copies/ranks", "domains", local)
         ledger.define("doublings", expert_exchange.doublings, places="copies/ranks")
-    ledger.add("time", expert_exchange.expert_exchange_time)
-    return ledger
+    return ledger.add(path, expert_exchange.expert_exchange_time, **group)

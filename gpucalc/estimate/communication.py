@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from gpucalc.core.formula import Constant
 from gpucalc.core.ledger import Columns, Ledger, any_row
-from gpucalc.core.vocabulary import CP_KINDS, WIRINGS
+from gpucalc.core.vocabulary import CP_KINDS
 from gpucalc.estimate import collectives
-from gpucalc.formulas import data_parallel, expert_exchange, layer, shapes, topology
+from gpucalc.formulas import data_parallel, expert_exchange, layer, shapes
 from gpucalc.formulas.collectives import all_to_all_remote_share
 
 ADJACENT = Constant("ADJACENT", 1.0, "ranks of a group are neighbours", "definition")
 ALONE = Constant("ALONE", 1.0, "ranks of a group of one", "definition")
 BOTH_WAYS = Constant("BOTH_WAYS", 2.0, "exchanges of a layer with experts: to them and back", "definition")
+AT_ONCE = Constant(
+    "AT_ONCE", 0.0, "s; a dispatcher sends to all ranks at once, not to one peer after another", "definition"
+)
 GRADIENT_BLOCKS = Constant(
     "GRADIENT_BLOCKS", 2.0, "ring passes backward: keys and values once more, and their gradients", "definition"
 )
@@ -28,24 +29,9 @@ GRADIENT_BLOCKS = Constant(
 def place(ledger: Ledger, name: str, ranks: Any, stride: Any) -> dict[str, Any]:
     """Arguments that tell a collective how a group lies on the domains; `ranks` of them, `stride` apart.
 
-    Both are references (or constants), and so are the arguments: ranks, ranks_per_domain, link_bandwidth, and
-    network_bandwidth where a network between the domains is oversubscribed.
+    Both are references (or constants), and so are the arguments.
     """
-    c = ledger.columns
-    path = f"placement/{name}"
-    ledger.add(path, topology.ranks_per_domain, ranks=ranks, stride=stride)
-    wirings = {int(code): WIRINGS[int(code)] for code in np.unique(c["wiring"])}
-    for wiring in wirings.values():
-        ledger.add(f"{path}/link/{wiring}", topology.SCALE_UP_BANDWIDTH[wiring], group=path)
-    link = {code: f"{path}/link/{wiring}" for code, wiring in wirings.items()}
-    ledger.choose(f"{path}/link", "wiring", link)
-    placed = {"ranks": ranks, "ranks_per_domain": path, "link_bandwidth": f"{path}/link"}
-    if any_row(c["oversubscription"] > 1):
-        ledger.add(f"{path}/domains", topology.group_domains, ranks=ranks, ranks_per_domain=path)
-        ledger.add(f"{path}/fabric", topology.fat_tree_share, nodes=f"{path}/domains")
-        ledger.product(f"{path}/network", "network_bandwidth", f"{path}/fabric")
-        placed["network_bandwidth"] = f"{path}/network"
-    return placed
+    return collectives.place(ledger, f"placement/{name}", ranks, stride)
 
 
 def add_layer_communication(ledger: Ledger) -> None:
@@ -144,6 +130,7 @@ def _expert_parallel(ledger: Ledger) -> None:
         "layer/ep/all-to-all",
         message="layer/ep/message",
         remote_share="layer/ep/remote",
+        exchange_peer_latency=AT_ONCE,
         **group,
     )
     ledger.product("layer/ep/both", "layer/ep/all-to-all", BOTH_WAYS)

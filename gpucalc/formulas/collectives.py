@@ -47,62 +47,6 @@ def link_ring_time(
     return wire_time / link_efficiency + 2 * np.sqrt(chunk_latency * wire_time) + link_step_latency * steps
 
 
-@formula(symbol="t_net", cite="thakur2005", valid="ranks >= ranks_per_domain >= 1")
-def network_ring_time(
-    message: Bytes,
-    ranks: Ranks,
-    ranks_per_domain: Ranks,
-    passes: Count,
-    network_bandwidth: BytesPerSecond,
-    network_efficiency: Ratio,
-    network_startup: Seconds,
-    network_step_latency: Seconds,
-    network_chunk_latency: Seconds,
-) -> Seconds:
-    """Time on the network of `passes` ring passes over the domains, spread over γ NICs (rails).
-
-    1 GB over 4 domains of 8, two passes: 2·(3/4)·1 GB/8 = 187.5 MB per NIC at 50 GB/s = 3.75 ms:
-
-    >>> round(float(network_ring_time(1e9, 32, 8, 2, 50e9, 1.0, 0.0, 0.0, 0.0)) * 1e3, 3)
-    3.75
-    >>> float(network_ring_time(1e9, 8, 8, 2, 50e9, 1.0, 30e-6, 5e-6, 0.0))
-    0.0
-    """
-    domains = ranks / ranks_per_domain
-    steps = passes * (domains - 1)
-    wire_time = message * (steps / (ranks * network_bandwidth))
-    bandwidth_time = wire_time / network_efficiency + 2 * np.sqrt(network_chunk_latency * wire_time)
-    return bandwidth_time + network_startup * (domains > 1) + network_step_latency * steps
-
-
-@formula(symbol="t_net", cite="nccl", valid="ranks >= ranks_per_domain >= 1")
-def network_tree_time(
-    message: Bytes,
-    ranks: Ranks,
-    ranks_per_domain: Ranks,
-    network_bandwidth: BytesPerSecond,
-    network_efficiency: Ratio,
-    network_startup: Seconds,
-    network_step_latency: Seconds,
-    network_chunk_latency: Seconds,
-    tree_efficiency: Ratio,
-) -> Seconds:
-    """Time on the network of an all-reduce by a double binary tree: 2·log2(N) steps instead of 2(N-1).
-
-    Every inner node receives and sends the whole share, so 2·message/γ bytes less the root's 1/N.
-
-    >>> round(float(network_tree_time(8e9, 8192, 8, 50e9, 1.0, 0.0, 5e-6, 0.0, 1.0)) * 1e3, 3)
-    40.061
-    >>> float(network_tree_time(8e9, 8, 8, 50e9, 1.0, 30e-6, 5e-6, 0.0, 0.9))
-    0.0
-    """
-    domains = ranks / ranks_per_domain
-    wire_time = message * (2 * (domains - 1) / (ranks * network_bandwidth))
-    bandwidth_time = wire_time / (network_efficiency * tree_efficiency)
-    latency_time = network_startup * (domains > 1) + network_step_latency * (2 * np.log2(domains))
-    return bandwidth_time + 2 * np.sqrt(network_chunk_latency * wire_time) + latency_time
-
-
 @formula(symbol="t_nvls", cite="nccl", valid="ranks_per_domain >= 1; NVSwitch of Hopper and later")
 def link_nvls_time(
     message: Bytes,
@@ -149,33 +93,6 @@ def link_exchange_time(
     peers = ranks_per_domain - 1
     wire_time = message * ((peers + own_chunk * (peers > 0)) / (ranks_per_domain * link_bandwidth))
     return wire_time / (link_efficiency * all_to_all_efficiency) + 2 * np.sqrt(chunk_latency * wire_time)
-
-
-@formula(symbol="t_net", cite="thakur2005", valid="ranks >= ranks_per_domain >= 1")
-def network_exchange_time(
-    message: Bytes,
-    ranks: Ranks,
-    ranks_per_domain: Ranks,
-    remote_share: Ratio,
-    network_bandwidth: BytesPerSecond,
-    network_efficiency: Ratio,
-    network_startup: Seconds,
-    network_step_latency: Seconds,
-    network_chunk_latency: Seconds,
-) -> Seconds:
-    """Time on the network of an all-to-all, of which each NIC sends `remote_share` of `message`.
-
-    The share is (N-1)/N for a plain all-to-all, `dispatch_remote_share` for expert dispatch with one copy per domain.
-
-    0.75 GB at 50 GB/s = 15 ms, and 3 steps of 5 µs:
-
-    >>> round(float(network_exchange_time(1e9, 32, 8, 0.75, 50e9, 1.0, 0.0, 5e-6, 0.0)) * 1e3, 3)
-    15.015
-    """
-    domains = ranks / ranks_per_domain
-    wire_time = message * ((domains > 1) * remote_share / network_bandwidth)
-    latency_time = network_startup * (domains > 1) + network_step_latency * (domains - 1)
-    return wire_time / network_efficiency + 2 * np.sqrt(network_chunk_latency * wire_time) + latency_time
 
 
 @formula(symbol="t_link", cite="thakur2005", valid="ranks_per_domain >= 1")
@@ -277,16 +194,6 @@ def fastest_link_time(ring: Seconds, nvls: Seconds, ranks_per_domain: Ranks, nvl
     (0.0036, 0.0049)
     """
     return np.where(np.greater_equal(ranks_per_domain, nvls_minimum_ranks), np.minimum(ring, nvls), ring)
-
-
-@formula(symbol="t_net", cite="nccl", valid="ring, tree >= 0")
-def fastest_network_time(ring: Seconds, tree: Seconds) -> Seconds:
-    """Time on the network of an all-reduce: by a ring or by a double binary tree, the faster.
-
-    >>> float(fastest_network_time(3.8e-3, 4.1e-3))
-    0.0038
-    """
-    return np.minimum(ring, tree)
 
 
 @formula(symbol="φ_net", cite="thakur2005", valid="ranks >= ranks_per_domain >= 1")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gpucalc.core.vocabulary import WIRINGS
 from gpucalc.database.cluster import Cluster
 from gpucalc.database.defaults import defaults
 from gpucalc.database.efficiency import kernel_constants
@@ -111,15 +110,7 @@ _PRODUCT_FACTS = ("element_bytes", "output_bytes")
 
 def cluster_columns(cluster: Cluster, db: Database) -> dict[str, float]:
     """Links, network and their constants."""
-    shape = cluster.topology
-    return {
-        **collective_constants(cluster, db),
-        "n_gpus": float(cluster.n_gpus),
-        "domain": float(cluster.domain),
-        "wiring": float(WIRINGS.index(cluster.scale_up_topology)),
-        "pod": max(1.0, (shape.pod_gpus or cluster.n_gpus) / cluster.domain),
-        "oversubscription": shape.oversubscription,
-    }
+    return collective_constants(cluster, db)
 
 
 def layout_columns(cells: Mapping[str, Any]) -> dict[str, float]:
@@ -181,7 +172,9 @@ def software_columns(
         "cast_share": cast,
         "activation_factor": factor,
         "link_efficiency": constants["training_link_efficiency"],
+        "through_link_efficiency": constants["training_link_efficiency"],
         "network_efficiency": constants["training_network_efficiency"],
+        "exchange_card_share": constants["training_network_efficiency"],
         "weight_bytes": weight,
         "weight_comm_bytes": 4.0 if single else weight if tuning["dequantises"] else 2.0,
         "adapter_ratio": constants["lora_operations"] if "lora" in method else ADAPTER_OPERATIONS,

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from gpucalc.core.columns import COLUMNS, KINDS, parse_cell
 from gpucalc.core.errors import UsageError
-from gpucalc.core.vocabulary import WIRINGS
 from gpucalc.database.documents import MEMORY_RULES
 from gpucalc.database.efficiency import kernel_constants
 from gpucalc.database.engines import Engine, choose_engine
@@ -264,9 +263,7 @@ def _format_columns(
 
 
 def _cluster_columns(cluster: Cluster, db: Database) -> dict[str, float]:
-    columns = {**collective_constants(cluster, db), "wiring": float(WIRINGS.index(cluster.scale_up_topology))}
-    columns["domain"] = float(cluster.domain)
-    columns["oversubscription"] = 1.0
+    columns = collective_constants(cluster, db)
     for phase, kernel in EXCHANGES.items():
         for direction in ("dispatch", "combine"):
             found = exchange_constants(cluster, kernel, direction, db)

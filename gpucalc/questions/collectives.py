@@ -23,30 +23,12 @@ from gpucalc.estimate.collectives import (
     collective_ledger,
     exchange_ledger,
 )
-from gpucalc.formulas import topology
 
 if TYPE_CHECKING:
     from gpucalc.database.cluster import Cluster
     from gpucalc.database.reader import Database
 
 LARGEST = 10**15  # bytes, tokens: beyond this a size is a mistake
-
-
-def group_of(cluster: Cluster) -> tuple[str, str]:
-    """The wiring of a cluster's scale-up domains and the kind of its network, as `collective_ledger` takes them."""
-    return cluster.scale_up_topology, cluster.topology.kind
-
-
-def fabric_columns(cluster: Cluster) -> dict[str, float]:
-    """What the formulas of a network's topology read, beside the constants of the cluster."""
-    shape = cluster.topology
-    return {
-        # Scale-up domains under one leaf of a tree or in one group of a dragonfly.
-        "pod": max(1.0, (shape.pod_gpus or (shape.radix or 0) / 2) / cluster.domain),
-        "oversubscription": shape.oversubscription,
-        "global_taper": 1 / shape.oversubscription,
-        "fabric_dimensions": 3.0 if shape.kind == "torus-3d" else 2.0,
-    }
 
 
 # --- eval -----------------------------------------------------------------------------------------
@@ -139,28 +121,24 @@ def _columns(rows: Sequence[Mapping[str, Any]], count: str, db: Database) -> dic
     clusters = {id(row["cluster"]): row["cluster"] for row in rows}
     slot = {key: i for i, key in enumerate(clusters)}
     index = np.array([slot[id(row["cluster"])] for row in rows])
-    constants = [{**collective_constants(c, db), **fabric_columns(c)} for c in clusters.values()]
+    constants = [collective_constants(c, db) for c in clusters.values()]
     columns: dict[str, Any] = {
         name: np.array([c[name] for c in constants], dtype=float)[index] for name in constants[0]
     }
     ranks = np.array([row[count] for row in rows], dtype=float)
-    columns["ranks"] = ranks
-    columns["ranks_per_domain"] = np.asarray(topology.ranks_per_domain(ranks, 1, columns["domain"]))
+    columns["ranks"] = columns["n_gpus"] = ranks
     stated = np.array([row.get("inter_node_gbps_per_gpu", np.nan) for row in rows], dtype=float)
     columns["network_bandwidth"] = np.where(np.isnan(stated), columns["network_bandwidth"], stated * 1e9 / 8)
     return columns
 
 
-def _kinds(
-    rows: Sequence[Mapping[str, Any]], errors: Sequence[str], name: str
-) -> Iterator[tuple[str, tuple[str, str], list[int]]]:
-    """Good rows that go through the same formulas: their operation or kernel, wiring and fabric, and positions."""
-    kinds: dict[tuple[str, tuple[str, str]], list[int]] = {}
+def _kinds(rows: Sequence[Mapping[str, Any]], errors: Sequence[str], name: str) -> Iterator[tuple[str, list[int]]]:
+    """Good rows that go through the same formulas: their operation or kernel, and positions."""
+    kinds: dict[str, list[int]] = {}
     for place, (row, error) in enumerate(zip(rows, errors, strict=True)):
         if not error:
-            kinds.setdefault((row[name], group_of(row["cluster"])), []).append(place)
-    for (word, group), places in sorted(kinds.items()):
-        yield word, group, places
+            kinds.setdefault(row[name], []).append(place)
+    yield from sorted(kinds.items())
 
 
 def evaluate_collective(records: Iterable[Mapping[str, str]], db: Database) -> list[dict[str, Any]]:
@@ -171,10 +149,10 @@ def evaluate_collective(records: Iterable[Mapping[str, str]], db: Database) -> l
     results: list[dict[str, Any]] = [
         {"pred_time_us": None, "pred_busbw_GBps": None, "pred_algorithm": None, "pred_error": e or None} for e in errors
     ]
-    for op, group, at in _kinds(rows, errors, "op"):
+    for op, at in _kinds(rows, errors, "op"):
         columns = _columns([rows[i] for i in at], "n_gpus", db)
         columns["message"] = message = np.array([rows[i]["bytes"] for i in at], dtype=float)
-        ledger = collective_ledger(op, Columns(columns), group=group)
+        ledger = collective_ledger(op, Columns(columns))
         seconds, names = ledger["time"], chosen_algorithm(op, ledger)
         rate = np.divide(message, seconds, out=np.zeros_like(seconds), where=seconds > 0)
         busbw = rate * bus_factor(op, columns["ranks"])
@@ -192,13 +170,13 @@ def evaluate_alltoall(records: Iterable[Mapping[str, str]], db: Database) -> lis
     results: list[dict[str, Any]] = [
         {"pred_dispatch_us": None, "pred_combine_us": None, "pred_error": e or None} for e in errors
     ]
-    for kernel, group, at in _kinds(rows, errors, "kernel"):
+    for kernel, at in _kinds(rows, errors, "kernel"):
         mine = [rows[i] for i in at]
         columns = _columns(mine, "gpus", db)
         for name, source in (("tokens", "tokens_per_gpu"), ("hidden", "hidden"), ("experts_per_token", "topk")):
             columns[name] = np.array([row[source] for row in mine], dtype=float)
         for phase in EXCHANGE_PHASES:
-            seconds = _phase_seconds(mine, columns, kernel, group, phase, db)
+            seconds = _phase_seconds(mine, columns, kernel, phase, db)
             for j, i in enumerate(at):
                 results[i][f"pred_{phase}_us"] = float(seconds[j] * 1e6)
     return results
@@ -208,7 +186,6 @@ def _phase_seconds(
     rows: Sequence[Mapping[str, Any]],
     columns: Mapping[str, Any],
     kernel: str,
-    group: tuple[str, str],
     phase: str,
     db: Database,
 ) -> np.ndarray:
@@ -218,7 +195,7 @@ def _phase_seconds(
     constants = [exchange_constants(c, kernel, phase, db) for c in clusters.values()]
     calibrated = {n: np.array([c[n].value for c in constants], dtype=float)[index] for n in constants[0]}
     token = FP8_TOKEN if phase == "dispatch" else BF16_TOKEN
-    ledger = exchange_ledger(kernel, Columns({**columns, **calibrated, **token}), group=group)
+    ledger = exchange_ledger(kernel, Columns({**columns, **calibrated, **token}))
     return np.asarray(ledger["time"])
 
 
@@ -227,10 +204,9 @@ def _phase_seconds(
 
 def comm_ledger(op: str, size_bytes: float, cluster: Cluster, db: Database, *, trace: bool = False) -> Ledger:
     """All terms of one collective over every GPU of a cluster."""
-    columns: dict[str, Any] = {**collective_constants(cluster, db), **fabric_columns(cluster)}
-    local = float(topology.ranks_per_domain(cluster.n_gpus, 1, cluster.domain))
-    columns |= {"message": float(size_bytes), "ranks": float(cluster.n_gpus), "ranks_per_domain": local}
-    return collective_ledger(operation(op), Columns(columns), group=group_of(cluster), trace=trace)
+    columns: dict[str, Any] = collective_constants(cluster, db)
+    columns |= {"message": float(size_bytes), "ranks": float(cluster.n_gpus)}
+    return collective_ledger(operation(op), Columns(columns), trace=trace)
 
 
 def comm(op: str, size_bytes: float, cluster: Cluster, db: Database) -> list[dict[str, Any]]:
@@ -241,11 +217,12 @@ def comm(op: str, size_bytes: float, cluster: Cluster, db: Database) -> list[dic
     op = operation(op)
     ledger = comm_ledger(op, size_bytes, cluster, db)
     idle = comm_ledger(op, 0.0, cluster, db)
-    ranks, local = ledger.columns["ranks"], ledger.columns["ranks_per_domain"]
+    ranks, local = ledger.columns["ranks"], ledger["group"]
     best = str(chosen_algorithm(op, ledger)[0])
     rows = []
     for name, path, bound in _candidates(op, ledger, best):
-        seconds, floor = float(ledger[path]), float(idle[path])
+        outside = 0.0 if path == "time" or path.startswith("time/network") else float(ledger["time/startup"])
+        seconds, floor = float(ledger[path]) + outside, float(idle[path]) + outside
         rate = size_bytes / seconds / 1e9 if seconds > 0 else 0.0
         bus = rate * float(bus_factor(op, ranks))
         bound = "latency" if floor >= seconds / 2 else bound
@@ -268,21 +245,11 @@ def comm(op: str, size_bytes: float, cluster: Cluster, db: Database) -> list[dic
 
 def _candidates(op: str, ledger: Ledger, best: str) -> list[tuple[str, str, str]]:
     """(algorithm, path of its time, level that binds it) for each algorithm that the cluster permits."""
-    columns = ledger.columns
-    ranks, local = columns["ranks"], columns["ranks_per_domain"]
-
-    def slower(link: str, network: str) -> str:
-        return "link" if ledger[f"time/{link}"] >= ledger[f"time/{network}"] else "network"
-
-    if op == "send_recv":
-        return [(best, "time", "network" if columns["crosses"] else "link")]
-    if not algorithms(op):
-        return [(best, "time", slower("link", "network"))]
+    columns, local = ledger.columns, ledger["group"]
+    level = "network" if columns["ranks"] > local else "link"
     found = []
-    for a in algorithms(op):
-        if a.link == "link/nvls" and local < columns["nvls_minimum_ranks"]:
-            continue
-        if a.network == "network/tree" and local == ranks:
-            continue  # one domain: the network takes no part
-        found.append((a.name, f"algorithm/{a.name}", slower(a.link, a.network)))
-    return found
+    for name, path in algorithms(op, ledger).items():
+        no_switch = name == "nvls" and local < columns["nvls_minimum_ranks"]
+        if np.isfinite(ledger[path]) and not no_switch:
+            found.append((name, path, level))
+    return found or [(best, "time", level)]

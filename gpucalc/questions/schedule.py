@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,10 @@ import numpy as np
 
 from gpucalc.core.errors import DataError, InfeasibleError, UsageError
 from gpucalc.core.ledger import Columns, Ledger
+from gpucalc.database import network
 from gpucalc.database.records import Topology
 from gpucalc.estimate.training import estimate_training
-from gpucalc.formulas import gang, placement_scale, topology
+from gpucalc.formulas import gang, placement_scale
 from gpucalc.jobs import training as jobs
 
 LEAF_NODES = 32  # nodes below one leaf switch (rail group) of 64-port switches
@@ -26,7 +27,6 @@ MOST_NODES = 200_000
 TRACE_VARIATION = 11.5  # run times of a research cluster: mean 1,414 s, median 122 s
 QUANTILES = (0.5, 0.9, 0.99)
 TIERS = ("scale-up domain", "leaf", "pod", "core")
-TAPER = 0.5  # global links of a dragonfly over its injection rate
 
 
 @dataclass(frozen=True)
@@ -310,7 +310,6 @@ class Fabric:
     switches: int | None
     leaf: float  # GPUs
     pod: float  # GPUs
-    oversubscription: float
     capacity: float
 
 
@@ -329,15 +328,13 @@ def fabric_at(shape: Topology, n_gpus: int, domain: int) -> Fabric:
         below = max(float(domain), float(leaf) // domain * domain)
         pod = float(shape.pod_gpus or (below if over > 1 else n_gpus))
         switches = placement_scale.fat_tree_switches(n_gpus, radix, tiers, over)
-        return Fabric(int(tiers), int(switches), below, max(pod, below), over, float("inf"))
+        return Fabric(int(tiers), int(switches), below, max(pod, below), float("inf"))
     if shape.kind == "dragonfly":
         group = float(placement_scale.dragonfly_group(radix))
         capacity = float(placement_scale.dragonfly_capacity(radix))
         switches = placement_scale.dragonfly_switches(n_gpus, radix)
-        return Fabric(2, int(switches), radix / 4, group, 1 / TAPER, capacity)
-    # On a torus rings run between neighbours and share nothing; what crosses the bisection does.
-    share = float(topology.torus_share(max(1.0, n_gpus / domain), float(shape.dimensions or 3)))
-    return Fabric(None, None, float(domain), float(n_gpus), 1 / share, float("inf"))
+        return Fabric(2, int(switches), radix / 4, group, capacity)
+    return Fabric(None, None, float(domain), float(n_gpus), float("inf"))
 
 
 GROUPS = {
@@ -366,10 +363,7 @@ def at_scale(job: jobs.Job, shapes: Sequence[Topology]) -> list[dict[str, Any]]:
     """A job on each topology: tiers, switches, where its groups land, its step time, what fails together."""
     n, domain = job.cluster.n_gpus, job.cluster.domain
     fabrics = [fabric_at(shape, n, domain) for shape in shapes]
-    columns = []
-    for shape, fabric in zip(shapes, fabrics, strict=True):
-        over = fabric.oversubscription if not shape.kind.startswith("torus") else 1.0
-        columns.append({**job.columns, "pod": max(1.0, fabric.pod / domain), "oversubscription": max(1.0, over)})
+    columns = [{**job.columns, **network.place_columns(replace(job.cluster, topology=shape))} for shape in shapes]
     rows = []
     for shape, fabric, step in zip(shapes, fabrics, step_times(columns), strict=True):
         landed = landings(job, fabric)
