@@ -23,7 +23,7 @@ from gpucalc.database import files
 from gpucalc.database.bands import FAMILIES, bands
 from gpucalc.database.reader import Database
 from gpucalc.jobs.context import Context
-from gpucalc.validate.kernels import SHIPPED_TABLES, kernel_report, kernel_targets
+from gpucalc.validate.kernels import SHIPPED_TABLES, kernel_report, kernel_targets, shipped_kernels
 from gpucalc.validate.metrics import listed_groups
 from gpucalc.validate.report import report
 from gpucalc.validate.training import check_shipped, shipped_rows
@@ -40,7 +40,7 @@ def figures() -> dict[str, Any]:
     """The report of the shipped training runs."""
     rows = check_shipped(Context(Database()))
     found = report(rows, listed_groups(rows, shipped_rows("ranking_groups")), ("source", "family"), worst=25)
-    tables = {kind: shipped_rows(name) for kind, name in SHIPPED_TABLES.items()}
+    tables = {kind: shipped_kernels(kind) for kind in SHIPPED_TABLES}
     found["targets"] += kernel_targets(tables, Database())
     return found
 
@@ -126,8 +126,8 @@ def constants_table() -> tuple[str, int]:
 def kernel_lines() -> str:
     """Errors of kernels and collectives on the shipped samples."""
     body = []
-    for kind, name in SHIPPED_TABLES.items():
-        for line in kernel_report(kind, shipped_rows(name), Database(), worst=0)["by_group"]:
+    for kind in SHIPPED_TABLES:
+        for line in kernel_report(kind, shipped_kernels(kind), Database(), worst=0)["by_group"]:
             if line["group"] in {"all", "m, n, k ≥ 1024"} or line["group"].startswith(("phase", "dtype", "op")):
                 body.append([kind, line["group"], line["rows"], line["median_pct"], line["p90_pct"], line["bias_pct"]])
     return table(["kind", "rows of", "rows", "median, %", "p90, %", "bias, %"], body)

@@ -116,7 +116,7 @@ def test_default_precision():
         ("a100-40gb", {"node": "aws-p4d"}, 50),
         ("a100-40gb", {"node": "aws-p4d", "fabric": "efa-v1"}, 50),  # the node's own fabric: four ports for eight
         ("h100", {"node": "aws-p5"}, 400),
-        ("h100", {"fabric": "eth-1g"}, 1),
+        ("h100", {"fabric": "eth-1g"}, 1 / 8),  # one Ethernet port a server, not one a GPU
         ("gb200", {}, 400),
         ("gb300", {}, 800),
         ("mi250x-gcd", {}, 100),

@@ -51,6 +51,14 @@ class _ClusterCells:
     inter_node_gbps_per_gpu: str | None = cell(
         "--inter-node-gbps GBIT/S", "Network rate per GPU, one direction, in Gb/s."
     )
+    node: str | None = cell("--node NODE", "Node of the database, such as dgx-h100.")
+    domain: str | None = cell("--domain N", "GPUs of one scale-up domain, at most the node's.")
+    nics_per_node: str | None = cell("--nics N", "Network cards of one node.")
+    topology: str | None = cell(
+        "--topology NAME", "Shape of the network, such as fat-tree or dragonfly.", complete="topologies"
+    )
+    oversubscription: str | None = cell("--oversubscription X", "Bandwidth below a pod over that above; 4 is 4:1.")
+    placement: str | None = cell("--placement KIND", "consecutive or scattered nodes.")
     fabric: str | None = option(
         "--fabric LINK", "Network link of the database, such as ib-ndr.", complete="network links"
     )
@@ -220,8 +228,9 @@ def cells_of(
 
 def place_of(cells: Mapping[str, Any]) -> dict[str, Any]:
     """The cells that say where a job runs: GPUs, nodes and network rate."""
-    names = ("gpu", "n_gpus", "gpus_per_node", "inter_node_gbps_per_gpu")
-    return {name: cells[name] for name in names if name in cells}
+    from gpucalc.database.cluster import PLACE_CELLS
+
+    return {name: cells[name] for name in ("gpu", "n_gpus", *PLACE_CELLS) if name in cells}
 
 
 def require(cells: Mapping[str, Any], *names: str) -> None:

@@ -59,9 +59,6 @@ class StateOptions:
     per_node: int | None = option(
         "--per-node N", "GPUs that the gang takes of one node; whole nodes.", read=positive_integer
     )
-    topology: str | None = option(
-        "--topology KEY", "Network between leaves; the node's usual one.", complete="topologies"
-    )
     load: float | None = option("--load SHARE", "Share of the cluster in use, 85%: the queue wait.", read=share())
     mean_run: float | None = option("--mean-run T", "Mean run time of the jobs, 4h.", read=quantity("s"))
     median_run: float | None = option("--median-run T", "Their median, which tells their spread.", read=quantity("s"))
@@ -102,7 +99,7 @@ def schedule(
     resolved = _job(cells, context) if whole else None
     if fabrics and resolved is not None:
         grown = [resolved, *(_job(_grown(resolved.cells, cells, n), context) for n in sizes[1:])]
-        return _fabrics(grown, context.db, state.topology, output)
+        return _fabrics(grown, context.db, job.topology, output)
     gang = Gang(cells, resolved, _cluster(resolved, cells, context), state.per_node)
     return _place(gang, state, context, to, output)
 
@@ -182,7 +179,7 @@ def _place(gang: Gang, state: StateOptions, context: Context, to: Wrapper | None
             f"a node has {most} free GPUs, and a node of {cluster.device.key} holds {cluster.gpus_per_node}"
         )
     queue = _queue(nodes, gang, state)
-    shape = context.db.topology(state.topology) if state.topology is not None else cluster.topology
+    shape = context.db.topology(job.topology) if job.topology is not None else cluster.topology
     ranked = scheduler.score(scheduler.placements(nodes, gang.blocks, gang.block), gang.job, shape.oversubscription)
     before = scheduler.filter_gang(nodes, gang.blocks, gang.block)
     best = ranked[0][0]

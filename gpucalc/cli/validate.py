@@ -128,7 +128,6 @@ def _keys(by: Sequence[str], known: Sequence[str]) -> list[str]:
 def _other(kind: str, files: Sequence[str], db: Database, by: Sequence[str], worst: int) -> dict[str, Any]:
     """The report on rows of another kind than training."""
     from gpucalc.validate import cluster, kernels, posttraining, serving, workloads
-    from gpucalc.validate.training import shipped_rows
 
     def records(shipped: Callable[[], list[dict[str, str]]]) -> list[dict[str, str]]:
         return [row for _, part in _records(files) for row in part] if files else shipped()
@@ -146,7 +145,7 @@ def _other(kind: str, files: Sequence[str], db: Database, by: Sequence[str], wor
         keys = _keys(by, cluster.KINDS[kind])
         return cluster.cluster_report(kind, records(lambda: cluster.shipped(kind)), db, keys, worst)
     keys = _keys(by, kernels.KINDS[kind])
-    rows = records(lambda: shipped_rows(kernels.SHIPPED_TABLES[kind]))
+    rows = records(lambda: kernels.shipped_kernels(kind))
     return kernels.kernel_report(kind, rows, db, keys, worst)
 
 
@@ -172,9 +171,9 @@ def _training(
         draw(rows, plot)
     found = report(rows, groups, keys, worst, with_targets=not files)
     if not files:
-        from gpucalc.validate.kernels import SHIPPED_TABLES, kernel_targets
+        from gpucalc.validate.kernels import SHIPPED_TABLES, kernel_targets, shipped_kernels
 
-        tables = {name: shipped_rows(table) for name, table in SHIPPED_TABLES.items()}
+        tables = {kind: shipped_kernels(kind) for kind in SHIPPED_TABLES}
         found["targets"] += kernel_targets(tables, context.db)
     return found
 

@@ -9,6 +9,11 @@ from gpucalc.database.reader import Database
 from gpucalc.database.records import Device, Link, Node, Topology
 
 SERVER_PORT_MOST = 40e9 / 8  # B/s: Ethernet up to 40 Gb/s on a GPU server is its front-end port, one a node
+# Cells of a row that say where it runs, beside `gpu` and `n_gpus`: arguments of `resolve_cluster` by their names.
+PLACE_CELLS = (
+    *("gpus_per_node", "inter_node_gbps_per_gpu", "node", "domain"),
+    *("nics_per_node", "topology", "oversubscription", "placement"),
+)
 
 
 @dataclass(frozen=True)

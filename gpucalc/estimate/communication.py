@@ -12,7 +12,7 @@ from gpucalc.core.formula import Constant
 from gpucalc.core.ledger import Columns, Ledger, any_row
 from gpucalc.core.vocabulary import CP_KINDS
 from gpucalc.estimate import collectives
-from gpucalc.formulas import data_parallel, expert_exchange, layer, shapes
+from gpucalc.formulas import data_parallel, expert_exchange, layer, shapes, topology
 from gpucalc.formulas.collectives import all_to_all_remote_share
 
 ADJACENT = Constant("ADJACENT", 1.0, "ranks of a group are neighbours", "definition")

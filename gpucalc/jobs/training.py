@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gpucalc.core.columns import TRAINING_PREDICTIONS, parse_row
 from gpucalc.core.errors import UsageError
 from gpucalc.core.vocabulary import FITS
-from gpucalc.database.cluster import Cluster, resolve_cluster
+from gpucalc.database.cluster import PLACE_CELLS, Cluster, resolve_cluster
 from gpucalc.database.network import overlay_shares
 from gpucalc.database.profiles import Profile, choose_profile, load_profile
 from gpucalc.database.reader import Database
@@ -158,15 +158,15 @@ def stated_cluster(cells: Mapping[str, Any], context: Context) -> Cluster:
     count = cells.get("n_gpus")
     if count is None:
         count = math.prod(cells.get(name) or 1 for name in degree_axes())
-    rate = cells.get("inter_node_gbps_per_gpu")
-    return _cached_cluster(context.db, str(cells["gpu"]), int(count), cells.get("gpus_per_node"), rate, context.fabric)
+    place = tuple((name, cells[name]) for name in PLACE_CELLS if cells.get(name) is not None)
+    return _cached_cluster(context.db, str(cells["gpu"]), int(count), place, context.fabric)
 
 
 @functools.lru_cache(maxsize=4096)
 def _cached_cluster(
-    db: Database, gpu: str, count: int, per_node: int | None, rate: float | None, fabric: str | None
+    db: Database, gpu: str, count: int, place: tuple[tuple[str, Any], ...], fabric: str | None
 ) -> Cluster:
-    return resolve_cluster(db, gpu, count, per_node, rate, fabric)
+    return resolve_cluster(db, gpu, count, fabric=fabric, **dict(place))
 
 
 def _profile(cells: Mapping[str, Any], context: Context) -> Profile:

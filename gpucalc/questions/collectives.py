@@ -11,7 +11,7 @@ from gpucalc.core.columns import COLUMNS, parse_cell
 from gpucalc.core.errors import UsageError, unknown
 from gpucalc.core.ledger import Columns, Ledger
 from gpucalc.core.vocabulary import operation
-from gpucalc.database.cluster import resolve_cluster
+from gpucalc.database.cluster import PLACE_CELLS, resolve_cluster
 from gpucalc.database.network import collective_constants, exchange_constants
 from gpucalc.database.tables import EXCHANGE_KERNELS, EXCHANGE_PHASES
 from gpucalc.estimate.collectives import (
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from gpucalc.database.cluster import Cluster
     from gpucalc.database.reader import Database
 
+# Cells beside the GPUs that say where a row ran; GPUs a node follow from its nodes.
+PLACE = ("fabric", *(name for name in PLACE_CELLS if name != "gpus_per_node"))
 LARGEST = 10**15  # bytes, tokens: beyond this a size is a mistake
 
 
@@ -60,23 +62,25 @@ class _Clusters:
 
     def __init__(self, db: Database) -> None:
         self.db = db
-        self.found: dict[tuple[str, int | None], Cluster | UsageError] = {}
+        self.found: dict[tuple[Any, ...], Cluster | UsageError] = {}
 
-    def of(self, gpu: str, n_gpus: int, nodes: int | None) -> Cluster:
+    def of(self, gpu: str, n_gpus: int, nodes: int | None, place: Mapping[str, Any]) -> Cluster:
+        """The cluster of one row: on `nodes` hosts, or on as many as it needs."""
         per_node = None if nodes is None else -(-n_gpus // nodes)
         if nodes == 1:
-            usual = self._resolve(gpu, n_gpus, None)
+            usual = self._resolve(gpu, n_gpus, None, place)
             if n_gpus <= usual.gpus_per_node:
                 return usual  # a part of a usual node
-        return self._resolve(gpu, n_gpus, per_node)
+        return self._resolve(gpu, n_gpus, per_node, place)
 
-    def _resolve(self, gpu: str, n_gpus: int, per_node: int | None) -> Cluster:
-        if (gpu, per_node) not in self.found:
+    def _resolve(self, gpu: str, n_gpus: int, per_node: int | None, place: Mapping[str, Any]) -> Cluster:
+        key = (gpu, per_node, *sorted(place.items()))
+        if key not in self.found:
             try:
-                self.found[gpu, per_node] = resolve_cluster(self.db, gpu, n_gpus, gpus_per_node=per_node)
+                self.found[key] = resolve_cluster(self.db, gpu, n_gpus, **{"gpus_per_node": per_node, **place})
             except UsageError as error:
-                self.found[gpu, per_node] = error
-        cluster = self.found[gpu, per_node]
+                self.found[key] = error
+        cluster = self.found[key]
         if isinstance(cluster, UsageError):
             raise cluster
         return cluster
@@ -108,7 +112,12 @@ def _resolved(
             problems.append(f"topk is {values['topk']}, expected at most experts = {values['experts']}")
         if "gpu" in values:
             try:
-                values["cluster"] = clusters.of(values["gpu"], values.get(count, 1), values.get("nodes"))
+                values["cluster"] = clusters.of(
+                    values["gpu"],
+                    values.get(count, 1),
+                    values.get("nodes"),
+                    {n: values[n] for n in PLACE if n in values},
+                )
             except UsageError as error:
                 problems.extend(error.problems)
         rows.append(values)
@@ -127,8 +136,6 @@ def _columns(rows: Sequence[Mapping[str, Any]], count: str, db: Database) -> dic
     }
     ranks = np.array([row[count] for row in rows], dtype=float)
     columns["ranks"] = columns["n_gpus"] = ranks
-    stated = np.array([row.get("inter_node_gbps_per_gpu", np.nan) for row in rows], dtype=float)
-    columns["network_bandwidth"] = np.where(np.isnan(stated), columns["network_bandwidth"], stated * 1e9 / 8)
     return columns
 
 
@@ -143,9 +150,7 @@ def _kinds(rows: Sequence[Mapping[str, Any]], errors: Sequence[str], name: str) 
 
 def evaluate_collective(records: Iterable[Mapping[str, str]], db: Database) -> list[dict[str, Any]]:
     """Predicted columns of `eval --kind collective`, one dict per record; bad rows hold `pred_error`."""
-    rows, errors = _resolved(
-        records, db, ("gpu", "n_gpus", "op", "bytes"), ("nodes", "inter_node_gbps_per_gpu"), "n_gpus"
-    )
+    rows, errors = _resolved(records, db, ("gpu", "n_gpus", "op", "bytes"), ("nodes", *PLACE), "n_gpus")
     results: list[dict[str, Any]] = [
         {"pred_time_us": None, "pred_busbw_GBps": None, "pred_algorithm": None, "pred_error": e or None} for e in errors
     ]
@@ -166,7 +171,7 @@ def evaluate_collective(records: Iterable[Mapping[str, str]], db: Database) -> l
 def evaluate_alltoall(records: Iterable[Mapping[str, str]], db: Database) -> list[dict[str, Any]]:
     """Predicted columns of `eval --kind alltoall`, one dict per record; bad rows hold `pred_error`."""
     needed = ("gpu", "kernel", "gpus", "hidden", "topk", "tokens_per_gpu")
-    rows, errors = _resolved(records, db, needed, ("nodes", "experts", "inter_node_gbps_per_gpu"), "gpus")
+    rows, errors = _resolved(records, db, needed, ("nodes", "experts", *PLACE), "gpus")
     results: list[dict[str, Any]] = [
         {"pred_dispatch_us": None, "pred_combine_us": None, "pred_error": e or None} for e in errors
     ]
