@@ -179,7 +179,7 @@ def _place(gang: Gang, state: StateOptions, context: Context, to: Wrapper | None
             f"a node has {most} free GPUs, and a node of {cluster.device.key} holds {cluster.gpus_per_node}"
         )
     queue = _queue(nodes, gang, state)
-    shape = context.db.topology(job.topology) if job.topology is not None else cluster.topology
+    shape = cluster.topology
     ranked = scheduler.score(scheduler.placements(nodes, gang.blocks, gang.block), gang.job, shape.oversubscription)
     before = scheduler.filter_gang(nodes, gang.blocks, gang.block)
     best = ranked[0][0]
