@@ -99,7 +99,7 @@ def plan(
 
 
 @dataclass(frozen=True)
-class Asked:
+class Question:
     """A question before its search: what was stated, that without the layout, the job, and the space of layouts."""
 
     stated: dict[str, Any]
@@ -109,7 +109,7 @@ class Asked:
     notes: tuple[str, ...]
 
 
-def ask(cells: Mapping[str, Any], context: Context) -> Asked:
+def ask(cells: Mapping[str, Any], context: Context) -> Question:
     """Complete a question; a layout cell may hold a tuple of the values that the search may take.
 
     None in such a tuple is the default of the axis: the profile's, or what follows from the others.
@@ -131,7 +131,7 @@ def ask(cells: Mapping[str, Any], context: Context) -> Asked:
         raise UsageError(*problems)
     base.columns["recompute_layers"] = float(stated.get("recompute_layers", 0))
     space = _space(with_defaults(stated, base.profile), base)
-    return Asked(stated, question, base, space, notes)
+    return Question(stated, question, base, space, notes)
 
 
 def with_defaults(stated: Mapping[str, Any], profile: Profile) -> dict[str, Any]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from gpucalc.core.ledger import Ledger
     from gpucalc.database.reader import Database
-    from gpucalc.questions.plan import Asked
+    from gpucalc.questions.plan import Question
 
 FITS, NOTHING, ILLEGAL, FAULT = "fits", "nothing fits", "illegal", "internal error"
 Progress = Callable[[int], None]
@@ -129,7 +129,7 @@ def failed_cell(spec: Spec, index: int, why: str) -> Outcome:
 
 
 def _every_layout(
-    spec: Spec, values: Mapping[str, Any], asked: Asked, outcome: Outcome, progress: Progress
+    spec: Spec, values: Mapping[str, Any], asked: Question, outcome: Outcome, progress: Progress
 ) -> Iterator[str]:
     """All legal layouts in the order of their enumeration, those that do not fit too; block by block."""
     from gpucalc.estimate.training import estimate_training
@@ -172,7 +172,7 @@ def _varying() -> frozenset[str]:
     return frozenset(("layout", *decided_axes(), *TRAINING_PREDICTIONS))
 
 
-def _block_text(frame: _Frame, block: Mapping[str, np.ndarray], ledger: Ledger, asked: Asked) -> tuple[str, int]:
+def _block_text(frame: _Frame, block: Mapping[str, np.ndarray], ledger: Ledger, asked: Question) -> tuple[str, int]:
     """The lines of a block, column by column, without the layouts that are another one again."""
     import numpy as np
 
@@ -200,7 +200,7 @@ def _block_text(frame: _Frame, block: Mapping[str, np.ndarray], ledger: Ledger, 
     return "".join([frame.line % row for row in rows]), len(kept)
 
 
-def _words(block: Mapping[str, list[int]], share: np.ndarray, depth: np.ndarray, asked: Asked) -> dict[str, list[str]]:
+def _words(block: Mapping[str, list[int]], share: np.ndarray, depth: np.ndarray, asked: Question) -> dict[str, list[str]]:
     """The text of each axis, of the recomputation used, and of the label."""
     from gpucalc.jobs.training import recompute_text
 
@@ -249,7 +249,7 @@ def _label_tail(
     return label.removeprefix(head) if head else f"-{label}"
 
 
-def _bands(asked: Asked, stages: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _bands(asked: Question, stages: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The ends of the band of each layout: of a job's layout only the ZeRO stage decides its family."""
     import numpy as np
 
