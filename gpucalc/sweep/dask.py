@@ -15,8 +15,8 @@ from typing import Any
 from gpucalc import __version__
 from gpucalc.core.errors import UsageError
 from gpucalc.database.reader import Database
-from gpucalc.sweep.drive import Feed, Runner, Tally, Told, data_fingerprint
-from gpucalc.sweep.rows import Outcome, cell_lines, failed_cell
+from gpucalc.sweep.drive import NextCell, Runner, Tally, data_fingerprint
+from gpucalc.sweep.rows import Outcome, Progress, cell_lines, failed_cell
 from gpucalc.sweep.spec import Spec, single
 
 _ADDRESS = re.compile(r"(\w+://)?[^/\s]+:\d+")
@@ -87,7 +87,7 @@ def dask_runner(spec: Spec, dirs: tuple[str, ...], client: Any, tally: Tally) ->
 
 
 def _run(
-    spec: Spec, dirs: tuple[str, ...], client: Any, tally: Tally, feed: Feed, told: Told
+    spec: Spec, dirs: tuple[str, ...], client: Any, tally: Tally, next_cell: NextCell, progress: Progress
 ) -> Generator[Outcome, None, None]:
     finished: queue.SimpleQueue[Any] = queue.SimpleQueue()
     pending: dict[int, Any] = {}
@@ -102,7 +102,7 @@ def _run(
 
     try:
         while True:
-            while len(pending) < health.threads * AHEAD_PER_THREAD and (cell := feed()) is not None:
+            while len(pending) < health.threads * AHEAD_PER_THREAD and (cell := next_cell()) is not None:
                 submit(cell)
             if not pending:
                 return

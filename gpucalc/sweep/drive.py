@@ -21,7 +21,7 @@ from gpucalc.core.errors import DataError, UsageError
 from gpucalc.database import files
 from gpucalc.database.reader import Database
 from gpucalc.models.model import load_model
-from gpucalc.sweep.rows import Outcome, cell_lines, failed_cell
+from gpucalc.sweep.rows import Outcome, Progress, cell_lines, failed_cell
 from gpucalc.sweep.spec import SHAPE, Spec
 from gpucalc.sweep.store import Store
 
@@ -30,9 +30,8 @@ LARGEST_TEXT = 1 << 20  # characters of a cell that a worker holds; the rest goe
 ATTEMPTS = 3  # workers that a cell may take with it before it is given up
 TELL = 0.5  # seconds between two notes of a worker on a cell that takes long
 
-Feed = Callable[[], int | None]
-Told = Callable[[int], None]
-Runner = Callable[[Feed, Told], Generator[Outcome, None, None]]
+NextCell = Callable[[], int | None]
+Runner = Callable[[NextCell, Progress], Generator[Outcome, None, None]]
 
 
 @dataclass
@@ -59,7 +58,7 @@ class Tally:
         self.states[state] = self.states.get(state, 0) + cells
 
 
-def sweep(total: int, store: Store, runner: Runner, tally: Tally, progress: Told) -> None:
+def sweep(total: int, store: Store, runner: Runner, tally: Tally, progress: Progress) -> None:
     """Run the cells below `total` that `store` lacks; `progress` hears the layouts costed in unfinished cells.
 
     Raises DataError when the output cannot be written or the workers are gone; what is done is kept.
@@ -67,7 +66,7 @@ def sweep(total: int, store: Store, runner: Runner, tally: Tally, progress: Told
     cells = (cell for cell in range(store.first, total) if not store.has(cell))
     waiting: list[int] = []
 
-    def feed() -> int | None:
+    def next_cell() -> int | None:
         if not waiting:
             following = next(cells, None)
             if following is None:
@@ -75,7 +74,7 @@ def sweep(total: int, store: Store, runner: Runner, tally: Tally, progress: Told
             waiting.append(following)
         return waiting.pop() if waiting[0] < store.first + AHEAD else None
 
-    with contextlib.closing(runner(feed, progress)) as outcomes:
+    with contextlib.closing(runner(next_cell, progress)) as outcomes:
         for outcome in outcomes:
             if outcome.fatal:
                 raise DataError(outcome.fatal)
@@ -134,14 +133,14 @@ def usable_cores() -> int:
 # --- one cell ----------------------------------------------------------------------------------------
 
 
-def run_cell(spec: Spec, index: int, db: Database, told: Told, spill: Path | None) -> Outcome:
+def run_cell(spec: Spec, index: int, db: Database, progress: Progress, spill: Path | None) -> Outcome:
     """The rows of a cell; those of a large one in a file of the folder `spill`."""
     outcome = Outcome(index)
     pieces: list[str] = []
     size = 0
     part = None
     try:
-        for piece in cell_lines(spec, index, db, outcome, told):
+        for piece in cell_lines(spec, index, db, outcome, progress):
             pieces.append(piece)
             size += len(piece)
             if spill is not None and size > LARGEST_TEXT:
@@ -171,9 +170,11 @@ def local_runner(spec: Spec, dirs: tuple[str, ...], workers: int, spill: Path, t
     return functools.partial(_pool, spec, dirs, workers, spill, tally)
 
 
-def _inline(spec: Spec, db: Database, spill: Path, feed: Feed, told: Told) -> Generator[Outcome, None, None]:
-    while (cell := feed()) is not None:
-        yield run_cell(spec, cell, db, told, spill)
+def _inline(
+    spec: Spec, db: Database, spill: Path, next_cell: NextCell, progress: Progress
+) -> Generator[Outcome, None, None]:
+    while (cell := next_cell()) is not None:
+        yield run_cell(spec, cell, db, progress, spill)
 
 
 # --- several processes -------------------------------------------------------------------------------
@@ -199,7 +200,7 @@ def _work(channel: Any, spec: Spec, dirs: tuple[str, ...], spill: Path) -> None:
     db = Database(dirs)
     channel.send(0)  # it has started
 
-    def told(layouts: int) -> None:
+    def progress(layouts: int) -> None:
         nonlocal last
         if os.getppid() != parent:
             os._exit(1)
@@ -211,7 +212,7 @@ def _work(channel: Any, spec: Spec, dirs: tuple[str, ...], spill: Path) -> None:
     while True:
         outcome = None
         try:
-            outcome = run_cell(spec, channel.recv(), db, told, spill)
+            outcome = run_cell(spec, channel.recv(), db, progress, spill)
             channel.send(outcome)
         except (EOFError, OSError):
             if outcome is not None and outcome.part:
@@ -228,7 +229,7 @@ class _Worker:
 
 
 def _pool(
-    spec: Spec, dirs: tuple[str, ...], workers: int, spill: Path, tally: Tally, feed: Feed, told: Told
+    spec: Spec, dirs: tuple[str, ...], workers: int, spill: Path, tally: Tally, next_cell: NextCell, progress: Progress
 ) -> Generator[Outcome, None, None]:
     import multiprocessing
     from multiprocessing.connection import wait
@@ -248,7 +249,7 @@ def _pool(
         crew.append(_Worker(process, mine))
 
     def give(worker: _Worker) -> None:
-        worker.cell, worker.layouts = (again.pop() if again else feed()), 0
+        worker.cell, worker.layouts = (again.pop() if again else next_cell()), 0
         if worker.cell is not None:
             with contextlib.suppress(OSError):  # it has died; that is noticed below
                 worker.channel.send(worker.cell)
@@ -275,7 +276,7 @@ def _pool(
                     continue
                 if isinstance(message, int):
                     any_started, worker.layouts = True, message
-                    told(sum(w.layouts for w in crew))
+                    progress(sum(w.layouts for w in crew))
                     continue
                 give(worker)  # before its last cell is written, so that it does not wait
                 yield message

@@ -200,7 +200,9 @@ def _block_text(frame: _Frame, block: Mapping[str, np.ndarray], ledger: Ledger, 
     return "".join([frame.line % row for row in rows]), len(kept)
 
 
-def _words(block: Mapping[str, list[int]], share: np.ndarray, depth: np.ndarray, asked: Question) -> dict[str, list[str]]:
+def _words(
+    block: Mapping[str, list[int]], share: np.ndarray, depth: np.ndarray, asked: Question
+) -> dict[str, list[str]]:
     """The text of each axis, of the recomputation used, and of the label."""
     from gpucalc.jobs.training import recompute_text
 
