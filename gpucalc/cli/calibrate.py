@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from gpucalc.cli.job_options import ClusterOptions, cells_of
 from gpucalc.cli.option import argument, cell, option
-from gpucalc.cli.output import OutputOptions, emit_document, talk
+from gpucalc.cli.output import OutputOptions, emit_document, to_stderr
 from gpucalc.cli.values import operation_named, positive_integer
 from gpucalc.core.columns import Column
 from gpucalc.core.errors import UsageError
@@ -85,11 +85,11 @@ def calibrate(
         written = write_overlay(Path(folder), result.constants)
     _emit(result, output)
     for warning in result.warnings:
-        talk(f"gpucalc: warning: {warning}")
+        to_stderr(f"gpucalc: warning: {warning}")
     if written:
-        talk(f"gpucalc: wrote {', '.join(map(str, written))}; use it with --db {folder}")
+        to_stderr(f"gpucalc: wrote {', '.join(map(str, written))}; use it with --db {folder}")
     else:
-        talk("gpucalc: nothing written; -o DIR writes an overlay")
+        to_stderr("gpucalc: nothing written; -o DIR writes an overlay")
 
 
 def _today() -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpucalc.cli.commands import command
 from gpucalc.cli.job_options import ClusterOptions
 from gpucalc.cli.option import argument
-from gpucalc.cli.output import FigureOptions, talk
+from gpucalc.cli.output import FigureOptions, to_stderr
 from gpucalc.cli.values import operation_named
 from gpucalc.core.errors import UsageError
 from gpucalc.core.vocabulary import OPERATIONS
@@ -46,7 +46,7 @@ def comm(
         save(comm_figure(op, size_bytes, cluster, database), output.plot)
     output.rows(list(rows[0]), rows)
     if output.form in {"table", "md"}:
-        talk(
+        to_stderr(
             f"{cluster.n_gpus} × {cluster.device.key}, {cluster.gpus_per_node} a node, {cluster.domain} in a "
             f"scale-up domain ({cluster.scale_up_topology}, {cluster.link_bandwidth / 1e9:g} GB/s per GPU and "
             f"direction); {cluster.network_bandwidth_per_gpu * 8 / 1e9:g} Gb/s of network per GPU "

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gpucalc.cli.commands import command
 from gpucalc.cli.job_options import JobOptions
 from gpucalc.cli.option import option
-from gpucalc.cli.output import OutputOptions, emit_document, talk
+from gpucalc.cli.output import OutputOptions, emit_document, to_stderr
 from gpucalc.cli.values import quantity
 from gpucalc.core.columns import Column
 from gpucalc.core.errors import UsageError
@@ -120,7 +120,7 @@ def _write(found: Diagnosis, shown: str | None, output: OutputOptions) -> None:
                 causes,
                 output,
             )
-            talk(
+            to_stderr(
                 "",
                 '"at most" is the step at the bound of a constant; weights compare causes with each other and are '
                 "no probabilities: priors are assumptions",

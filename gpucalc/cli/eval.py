@@ -11,7 +11,7 @@ from gpucalc.cli.commands import command
 from gpucalc.cli.job_options import DatabaseOptions, RowOptions
 from gpucalc.cli.launched import launched_cells, served_row
 from gpucalc.cli.option import argument, option, options_of
-from gpucalc.cli.output import emit_rows, talk
+from gpucalc.cli.output import emit_rows, to_stderr
 from gpucalc.core.columns import INPUT, INPUT_COLUMNS, KERNEL_COLUMNS, KINDS, cell_text
 from gpucalc.core.errors import DataError, UsageError
 from gpucalc.output import FORMATS
@@ -77,7 +77,7 @@ def evaluate(
     fixed = {name: cell_text(value) for name, value in cells.items()}
     known = [name for name in dict.fromkeys([*rows.columns, *fixed]) if name not in appended] + list(appended)
     chosen = choose_columns(columns, known)
-    talk(*_doubts(rows.columns, kind))
+    to_stderr(*_doubts(rows.columns, kind))
     warned: dict[str, int] = {}
     evaluator = _evaluator(kind, context, warned)
     output = form or ("csv" if rows.form == "csv" else "jsonl")
@@ -88,10 +88,10 @@ def evaluate(
     write_rows(sys.stdout, output, None if whole_records else chosen, blocks, header=not no_header)
     if tally.failed or warned:
         sys.stdout.flush()
-    talk(*_notes(warned))
+    to_stderr(*_notes(warned))
     if tally.failed:
         few = "row" if tally.failed == 1 else "rows"
-        talk(f"gpucalc: {tally.failed:,} {few} of {tally.rows:,} could not be evaluated; pred_error says why")
+        to_stderr(f"gpucalc: {tally.failed:,} {few} of {tally.rows:,} could not be evaluated; pred_error says why")
 
 
 def _refuse(kind: str, stated: RowOptions, source: str | None) -> None:
@@ -111,7 +111,7 @@ def _launched(file: str, source: str, stated: Mapping[str, Any], context: Contex
 
     cells = launched_cells(file, source, stated)
     job = resolve(cells, context)
-    talk(*(f"note: {warning}" for warning in job.remarks))
+    to_stderr(*(f"note: {warning}" for warning in job.remarks))
     row = predict([job])[0]
     return {"layout": layout_label(job, row), **cells, **row}
 

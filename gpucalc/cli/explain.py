@@ -7,7 +7,7 @@ import sys
 from gpucalc.cli.commands import command
 from gpucalc.cli.job_options import JobOptions
 from gpucalc.cli.option import option
-from gpucalc.cli.output import FigureOptions, emit_document, talk
+from gpucalc.cli.output import FigureOptions, emit_document, to_stderr
 from gpucalc.cli.values import positive_integer
 
 TERM_COLUMNS = ("path", "value", "unit", "formula", "arguments", "citation")
@@ -40,7 +40,7 @@ def explain(
     from gpucalc.questions.explain import explain as explained
 
     found = explained(cells, context)
-    talk(*(f"note: {warning}" for warning in found.warnings))
+    to_stderr(*(f"note: {warning}" for warning in found.warnings))
     if output.plot is not None:
         from gpucalc.output.figures import save
         from gpucalc.output.figures.explained import explain_figure

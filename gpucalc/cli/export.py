@@ -7,7 +7,7 @@ import sys
 from gpucalc.cli.commands import command
 from gpucalc.cli.job_options import JobOptions
 from gpucalc.cli.option import option
-from gpucalc.cli.output import talk
+from gpucalc.cli.output import to_stderr
 from gpucalc.core.errors import UsageError
 
 
@@ -83,4 +83,4 @@ def export(
     text, notes = written(launch, target, wrapper, kind or "")
     sys.stdout.write(text)
     sys.stdout.flush()
-    talk(*(f"note: {line}" for line in (*launch.warnings, *notes)))
+    to_stderr(*(f"note: {line}" for line in (*launch.warnings, *notes)))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gpucalc.cli.commands import command
 from gpucalc.cli.job_options import JobOptions, require
 from gpucalc.cli.option import option
-from gpucalc.cli.output import OutputOptions, emit_document, talk
+from gpucalc.cli.output import OutputOptions, emit_document, to_stderr
 from gpucalc.core.columns import COLUMNS, Column
 from gpucalc.core.errors import ExitStatus, UsageError, suggestion
 
@@ -216,7 +216,7 @@ def _footer(best: Outcome | None, rows: Sequence[dict[str, Any]], count: int | N
         lines.append(f"nothing fits {count} GPUs")
     if best is not None:
         lines += [f"note: {warning}" for warning in best.job.remarks]
-    talk(*lines)
+    to_stderr(*lines)
 
 
 def _one_layout(context: Context, cells: dict[str, Any], asserted: str | None, output: OutputOptions) -> int:
@@ -260,7 +260,7 @@ def _one_layout(context: Context, cells: dict[str, Any], asserted: str | None, o
         sys.stdout.write(facts(pairs) + "\n\n")
         if cures:
             _table(REMEDIES_OUT, cures, output)
-        talk(*(f"note: {warning}" for warning in outcome.job.remarks))
+        to_stderr(*(f"note: {warning}" for warning in outcome.job.remarks))
     else:
         output.rows(REMEDIES_OUT, cures)
     return _verdict(asserted, [outcome.fit], outcome.job.cluster.n_gpus) if asserted else ExitStatus.OK
@@ -271,5 +271,5 @@ def _verdict(asserted: str, fits: Sequence[str], count: int | None) -> int:
     if any(one in ASSERTIONS[asserted] for one in fits):
         return ExitStatus.OK
     reached = "risky" if "risky" in fits else "oom"
-    talk(f"gpucalc: the assertion {asserted!r} fails on {count} GPUs: {reached}")
+    to_stderr(f"gpucalc: the assertion {asserted!r} fails on {count} GPUs: {reached}")
     return ExitStatus.INFEASIBLE

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gpucalc.cli.commands import command
 from gpucalc.cli.job_options import ClusterOptions, cells_of, place_of
 from gpucalc.cli.option import argument, option, options_of
-from gpucalc.cli.output import OutputOptions, emit_document, talk
+from gpucalc.cli.output import OutputOptions, emit_document, to_stderr
 from gpucalc.cli.values import none_or_more, positive_integer, positive_number, quantity
 from gpucalc.core.errors import ExitStatus, InfeasibleError, UsageError, unknown
 
@@ -170,7 +170,7 @@ def hpc(
         output.rows(ROWS, rows)
     if of.units_per_gpu is None and chosen.halo > 0:
         notes.append(_half(chosen, cluster, total[0], known, options))
-    talk(*(f"note: {line}" for line in (*notes, f"{chosen.title}: {chosen.origin}") if line))
+    to_stderr(*(f"note: {line}" for line in (*notes, f"{chosen.title}: {chosen.origin}") if line))
     return ExitStatus.OK
 
 
@@ -302,7 +302,7 @@ def _list_benchmark(
         "" if rows else f"no system of {device.arch} is in the list; the share of all systems is taken (assumed)"
     )
     lines.append(f"{known[name]['title']}: {known[name]['origin']}")
-    talk(*(f"note: {line}" for line in lines if line))
+    to_stderr(*(f"note: {line}" for line in lines if line))
     return ExitStatus.OK
 
 
@@ -343,5 +343,5 @@ def _fitted(
     curve = sorted(CURVE)
     found = half_efficiency(fitted_time(entry, curve)["time/step"], curve)
     half = f"half of the efficiency is left up to about {found:,} GPUs" if found else ""
-    talk(*(f"note: {line}" for line in (half, f"{entry['title']}: {entry['origin']}") if line))
+    to_stderr(*(f"note: {line}" for line in (half, f"{entry['title']}: {entry['origin']}") if line))
     return ExitStatus.OK

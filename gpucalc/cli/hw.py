@@ -9,7 +9,7 @@ from gpucalc.cli.calibrate import calibrate
 from gpucalc.cli.commands import command, family
 from gpucalc.cli.job_options import DatabaseOptions
 from gpucalc.cli.option import argument
-from gpucalc.cli.output import OutputOptions, emit_object, format_option, talk
+from gpucalc.cli.output import OutputOptions, emit_object, format_option, to_stderr
 from gpucalc.core.columns import Column
 from gpucalc.core.errors import ExitStatus, UsageError, nearest, unknown
 
@@ -242,9 +242,9 @@ def check(
     for problem in problems:
         print(problem)
     if problems:
-        talk(f"gpucalc: {len(problems)} problem" + ("s" if len(problems) > 1 else ""))
+        to_stderr(f"gpucalc: {len(problems)} problem" + ("s" if len(problems) > 1 else ""))
         return ExitStatus.USAGE
-    talk("gpucalc: no problems")
+    to_stderr("gpucalc: no problems")
     return ExitStatus.OK
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from gpucalc.cli.output import talk
+from gpucalc.cli.output import to_stderr
 from gpucalc.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def served_row(file: str, source: str, options: RowOptions, context: Context) ->
     text |= {n: str(v) for n, v in beside.items() if v is not None and n not in pairs}
     cells = serving_cells(text, options.settings, options.layout)
     job = resolve_serving(cells, context)
-    talk(*(f"note: {note}" for note in job.notes))
+    to_stderr(*(f"note: {note}" for note in job.notes))
     row = {"layout": serving_label(job.cells), **cells, "notes": "; ".join(notes)}
     return {**row, **predict_serving([job])[0]}
 
@@ -64,5 +64,5 @@ def _read(file: str, source: str, given: Mapping[str, Any]) -> tuple[dict[str, A
     from gpucalc.launch.source import read_source
 
     read, notes = read_launch(source, read_source(file), given)
-    talk(*(f"note: {note}" for note in notes))
+    to_stderr(*(f"note: {note}" for note in notes))
     return read, notes

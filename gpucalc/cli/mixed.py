@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from gpucalc.cli.job_options import JobOptions, require
-from gpucalc.cli.output import OutputOptions, emit_document, talk
+from gpucalc.cli.output import OutputOptions, emit_document, to_stderr
 from gpucalc.cli.ranking import band, tie_marks
 from gpucalc.cli.values import positive_integer
 from gpucalc.core.columns import COLUMNS, Column
@@ -83,7 +83,7 @@ def _write(result: MixedResult, output: OutputOptions) -> None:
         output.rows(list(dict.fromkeys([*ROWS, *(n for row in result.rows for n in row)])), result.rows)
     elif result.rows:
         _tables(result, output)
-    talk(*_said(result))
+    to_stderr(*_said(result))
 
 
 def _tables(result: MixedResult, output: OutputOptions) -> None:

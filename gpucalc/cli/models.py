@@ -6,7 +6,7 @@ from typing import Any
 
 from gpucalc.cli.commands import command, family
 from gpucalc.cli.option import argument
-from gpucalc.cli.output import OutputOptions, emit_object, format_option, talk
+from gpucalc.cli.output import OutputOptions, emit_object, format_option, to_stderr
 from gpucalc.core.columns import Column
 from gpucalc.core.errors import UsageError
 
@@ -71,4 +71,4 @@ def _describe(name: str | None, form: str, example: str) -> None:
     facts: dict[str, Any] = describe(load_model(name))
     emit_object(form, facts)
     if form != "table":
-        talk(*(f"gpucalc: {warning}" for warning in facts["warnings"]))
+        to_stderr(*(f"gpucalc: {warning}" for warning in facts["warnings"]))

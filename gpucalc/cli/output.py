@@ -66,7 +66,7 @@ class FigureOptions(OutputOptions):
     plot: str | None = option("--plot FILE", "Draw it too: .png, .svg or .pdf.", read=plot_path, files=True)
 
 
-def talk(*lines: str) -> None:
+def to_stderr(*lines: str) -> None:
     """Say something that is not data."""
     for line in lines:
         if line:

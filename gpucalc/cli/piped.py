@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpucalc.cli.output import talk
+from gpucalc.cli.output import to_stderr
 from gpucalc.core.errors import DataError
 
 
@@ -19,12 +19,12 @@ def row_from_stdin() -> dict[str, Any]:
     if not block:
         raise DataError("standard input holds no row; pipe plan -f csv into it")
     if len(block) > 1:
-        talk("gpucalc: explaining the first row")
+        to_stderr("gpucalc: explaining the first row")
     record = text_record(block[0])
     cells, problems = parse_row(record)
     if problems:
         raise DataError(*problems)
     if cells.get("notes"):
-        talk(*(f"note: {note}" for note in str(cells["notes"]).split("; ")))
+        to_stderr(*(f"note: {note}" for note in str(cells["notes"]).split("; ")))
     label = record.get("layout", "").strip()
     return {**(label_cells(label) if label else {}), **cells}

@@ -10,7 +10,7 @@ from gpucalc.cli.commands import command
 from gpucalc.cli.job_options import JobOptions, require
 from gpucalc.cli.mixed import is_mixed, plan_mixed
 from gpucalc.cli.option import option
-from gpucalc.cli.output import FigureOptions, emit_document, talk
+from gpucalc.cli.output import FigureOptions, emit_document, to_stderr
 from gpucalc.cli.ranking import band, tie_marks
 from gpucalc.cli.values import positive_integer
 from gpucalc.core.columns import COLUMNS, INPUT, MEASURED, TRAINING_PREDICTIONS, Column
@@ -106,7 +106,7 @@ def _draw(
 
         save(plan_figure(result.rows, front, context, plan_title(result.job)), plot)
     elif plot is not None:
-        talk("gpucalc: no layout fits; nothing is drawn")
+        to_stderr("gpucalc: no layout fits; nothing is drawn")
     if report is not None:
         import shlex
 
@@ -155,9 +155,9 @@ def _write(result: PlanResult, output: FigureOptions) -> None:
         output.rows(_all_columns(rows), rows)
     elif rows:
         _table(rows, output)
-        talk(*_footer(result))
+        to_stderr(*_footer(result))
     if not rows:
-        talk(*_nothing(result))
+        to_stderr(*_nothing(result))
 
 
 def _all_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:

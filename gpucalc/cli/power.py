@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gpucalc.cli.commands import command
 from gpucalc.cli.job_options import JobOptions, place_of, require
 from gpucalc.cli.option import option, values_of
-from gpucalc.cli.output import OutputOptions, emit_document, ranged_rows, said, talk
+from gpucalc.cli.output import OutputOptions, emit_document, ranged_rows, said, to_stderr
 from gpucalc.cli.values import at_least, count, number, quantity, share
 from gpucalc.core.columns import Column
 
@@ -119,7 +119,7 @@ def _write(found: PowerResult, explained: bool, output: OutputOptions) -> None:
         return
     if output.form != "table" or output.columns is not None:
         output.rows(COLUMNS_OUT, rows)
-        talk(*(f"note: {note}" for note in found.notes))
+        to_stderr(*(f"note: {note}" for note in found.notes))
         return
     from gpucalc.output.explain import tree
     from gpucalc.output.table import facts, table
@@ -138,4 +138,4 @@ def _write(found: PowerResult, explained: bool, output: OutputOptions) -> None:
         sys.stdout.write("\n" + table(_CAPS, shown) + "\n")
     if explained:
         sys.stdout.write("\n" + facts(list(found.origins.items())) + "\n\n" + tree([], found.terms, ()) + "\n")
-    talk("", *(f"note: {note}" for note in found.notes))
+    to_stderr("", *(f"note: {note}" for note in found.notes))

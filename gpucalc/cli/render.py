@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gpucalc.cli.commands import command
 from gpucalc.cli.job_options import DatabaseOptions
 from gpucalc.cli.option import option
-from gpucalc.cli.output import OutputOptions, emit_document, talk
+from gpucalc.cli.output import OutputOptions, emit_document, to_stderr
 from gpucalc.cli.values import positive_integer, positive_number, quantity, share
 from gpucalc.core.errors import ExitStatus, UsageError, unknown
 
@@ -162,7 +162,7 @@ def render(
         licences=machines.licences or 0,
     )
     _write(db, answer, ledger, output)
-    talk(*(f"note: {line}" for line in _notes(answer, farm, scores, base, first, film.tiles)))
+    to_stderr(*(f"note: {line}" for line in _notes(answer, farm, scores, base, first, film.tiles)))
     return ExitStatus.OK
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gpucalc.cli.commands import command
 from gpucalc.cli.job_options import JobOptions, require_job
 from gpucalc.cli.option import option, values_of
-from gpucalc.cli.output import OutputOptions, emit_document, ranged_rows, said, talk
+from gpucalc.cli.output import OutputOptions, emit_document, ranged_rows, said, to_stderr
 from gpucalc.cli.values import at_least, count, number, quantity, share
 from gpucalc.core.errors import UsageError
 
@@ -172,7 +172,7 @@ def _write(found: RunResult, explained: bool, output: OutputOptions) -> None:
         return
     if output.form != "table" or output.columns is not None:
         output.rows(COLUMNS_OUT, rows)
-        talk(*(f"note: {note}" for note in found.notes))
+        to_stderr(*(f"note: {note}" for note in found.notes))
         return
     from gpucalc.output.explain import tree
     from gpucalc.output.table import facts
@@ -187,7 +187,7 @@ def _write(found: RunResult, explained: bool, output: OutputOptions) -> None:
     if explained:
         origins = [(name, text) for name, text in found.origins.items()]
         sys.stdout.write("\n" + facts(origins) + "\n\n" + tree([], found.terms, ()) + "\n")
-    talk("", *(f"note: {note}" for note in found.notes))
+    to_stderr("", *(f"note: {note}" for note in found.notes))
 
 
 def _product(found: RunResult) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gpucalc.cli.commands import command
 from gpucalc.cli.job_options import JobOptions, require
 from gpucalc.cli.option import option
-from gpucalc.cli.output import FigureOptions, emit_document, talk
+from gpucalc.cli.output import FigureOptions, emit_document, to_stderr
 from gpucalc.cli.values import positive_integer, share
 from gpucalc.core.columns import COLUMNS, Column
 from gpucalc.core.errors import ExitStatus, UsageError
@@ -148,7 +148,7 @@ def _write(curves: Curves, rows: list[dict[str, Any]], output: FigureOptions) ->
         output.table(_TABLE, shown)
     else:
         output.rows(COLUMNS_OUT, rows)
-    talk("", *_sentences(curves), *(f"note: {note}" for note in curves.notes))
+    to_stderr("", *_sentences(curves), *(f"note: {note}" for note in curves.notes))
 
 
 def _loss(row: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gpucalc.cli.commands import command
 from gpucalc.cli.job_options import JobOptions, place_of, require, require_job
 from gpucalc.cli.option import option
-from gpucalc.cli.output import OutputOptions, emit_document, emit_rows, talk
+from gpucalc.cli.output import OutputOptions, emit_document, emit_rows, to_stderr
 from gpucalc.cli.values import positive_integer, quantity, share
 from gpucalc.core.errors import ExitStatus, UsageError
 
@@ -185,7 +185,7 @@ def _place(gang: Gang, state: StateOptions, context: Context, to: Wrapper | None
     best = ranked[0][0]
     if to is not None:
         sys.stdout.write(_script(gang.cells, context, to, best))
-        talk(f"note: {_best(best)}")
+        to_stderr(f"note: {_best(best)}")
         return ExitStatus.OK
     rows = [
         {
@@ -228,7 +228,7 @@ def _place(gang: Gang, state: StateOptions, context: Context, to: Wrapper | None
             "waits hold for gangs of this size that share the whole cluster; run times of research clusters spread so "
             "widely that a mean misleads: read the quantiles"
         )
-    talk(*lines)
+    to_stderr(*lines)
     return ExitStatus.OK
 
 
@@ -288,5 +288,5 @@ def _fabrics(grown: list[Job], db: Database, topology: str | None, output: Outpu
         emit_document({"rows": rows})
     else:
         output.rows(list(rows[0]), rows)
-    talk("", "step times share the network above a pod as uniform traffic does; a rail or torus slows no ring")
+    to_stderr("", "step times share the network above a pod as uniform traffic does; a rail or torus slows no ring")
     return ExitStatus.OK

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gpucalc.cli.commands import command
 from gpucalc.cli.job_options import DatabaseOptions, JobOptions, stated
 from gpucalc.cli.option import argument, cell, option
-from gpucalc.cli.output import FigureOptions, emit_document, emit_rows, talk
+from gpucalc.cli.output import FigureOptions, emit_document, emit_rows, to_stderr
 from gpucalc.cli.values import positive_integer, positive_number, quantity
 from gpucalc.core.errors import ExitStatus, UsageError
 
@@ -209,7 +209,7 @@ def export_engine(target: Target, job: JobOptions) -> None:
     written, said = export(resolve_serving(cells, job.context()), target)
     sys.stdout.write(written)
     sys.stdout.flush()
-    talk(*(f"note: {line}" for line in said))
+    to_stderr(*(f"note: {line}" for line in said))
 
 
 def _piped_row() -> dict[str, str]:
@@ -278,12 +278,12 @@ def _write(result: ServeResult, output: FigureOptions, pareto: bool) -> None:
     elif output.for_people:
         if rows:
             _table(rows, output)
-            talk(*_footer(result))
+            to_stderr(*_footer(result))
     else:
         names = list(dict.fromkeys(name for row in rows for name in row)) or list(SHOWN)
         output.rows(names, rows)
     if not result.rows:
-        talk(f"gpucalc: {result.nearest}")
+        to_stderr(f"gpucalc: {result.nearest}")
 
 
 def _table(rows: Sequence[Mapping[str, Any]], output: FigureOptions) -> None:

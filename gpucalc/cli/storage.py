@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gpucalc.cli.commands import command
 from gpucalc.cli.job_options import JobOptions, place_of, require
 from gpucalc.cli.option import option, values_of
-from gpucalc.cli.output import OutputOptions, emit_document, talk
+from gpucalc.cli.output import OutputOptions, emit_document, to_stderr
 from gpucalc.cli.values import count, number, quantity, share
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def _write(found: StorageResult, explained: bool, output: OutputOptions) -> None
         if explained:
             sys.stdout.write("\n" + tree([], found.terms, ()) + "\n")
     low, high = found.spread
-    talk(
+    to_stderr(
         f"note: MLPerf Storage runs reached {low:g} to {high:g} of the samples per second predicted so",
         *(f"note: {note}" for note in found.notes),
     )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from gpucalc.cli.commands import command
 from gpucalc.cli.job_options import DatabaseOptions
 from gpucalc.cli.option import argument, option
-from gpucalc.cli.output import talk
+from gpucalc.cli.output import to_stderr
 from gpucalc.cli.values import positive_integer
 from gpucalc.core.errors import DataError, ExitStatus, UsageError
 
@@ -103,7 +103,7 @@ def _run(
 
         require_pyarrow()
     for remark in doubts(spec, Database(dirs)):
-        talk(f"gpucalc: {remark}; its cells will have a pred_error")
+        to_stderr(f"gpucalc: {remark}; its cells will have a pred_error")
     tally = Tally()
     with ExitStack() as stack:
         client = None
@@ -125,7 +125,7 @@ def _run(
         stack.callback(store.close)
         resumed = tally.cells
         if resumed:
-            talk(f"gpucalc: going on with {path}: {resumed:,} of {total:,} cells are done")
+            to_stderr(f"gpucalc: going on with {path}: {resumed:,} of {total:,} cells are done")
         if client is not None:
             runner = dask_runner(spec, dirs, client, tally)
         else:
@@ -138,13 +138,13 @@ def _run(
                 store.finish()
         except KeyboardInterrupt:
             show.clear()
-            talk(f"gpucalc: interrupted; {_kept(path, tally, total)}")
+            to_stderr(f"gpucalc: interrupted; {_kept(path, tally, total)}")
             raise
         except DataError as error:
             raise DataError(f"{error}; {_kept(path, tally, total)}") from None
         finally:
             show.clear()
-    talk(*_footer(tally, total, path, show.seconds, resumed))
+    to_stderr(*_footer(tally, total, path, show.seconds, resumed))
     return ExitStatus.INTERNAL if tally.states.get("internal error") else ExitStatus.OK
 
 

@@ -11,7 +11,7 @@ from gpucalc.cli.commands import command
 from gpucalc.cli.fit import ASSERTIONS, assert_option
 from gpucalc.cli.job_options import JobOptions, require
 from gpucalc.cli.option import cell, option, options_of
-from gpucalc.cli.output import OutputOptions, emit_document, talk
+from gpucalc.cli.output import OutputOptions, emit_document, to_stderr
 from gpucalc.cli.values import positive_integer
 from gpucalc.core.columns import Column
 from gpucalc.core.errors import ExitStatus, UsageError
@@ -200,7 +200,7 @@ def _write(method: str, answers: Sequence[Answer], names: tuple[str, ...], top: 
     else:
         output.rows(names, rows)
     sys.stdout.flush()
-    talk(*summary, *job.remarks)
+    to_stderr(*summary, *job.remarks)
 
 
 def _explain(method: str, answers: Sequence[Answer], context: Context, output: OutputOptions) -> None:

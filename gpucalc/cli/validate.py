@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gpucalc.cli.commands import command
 from gpucalc.cli.job_options import DatabaseOptions
 from gpucalc.cli.option import argument, option
-from gpucalc.cli.output import emit_document, format_option, talk
+from gpucalc.cli.output import emit_document, format_option, to_stderr
 from gpucalc.cli.values import none_or_more
 from gpucalc.core.errors import UsageError, unknown
 
@@ -108,7 +108,7 @@ def validate(
     else:
         _emit_tables(found, markdown=form == "md")
     sys.stdout.flush()
-    talk(*_footers(found, bool(files)))
+    to_stderr(*_footers(found, bool(files)))
 
 
 def _records(files: Sequence[str]) -> list[tuple[str, list[dict[str, str]]]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gpucalc.cli.commands import command
 from gpucalc.cli.job_options import JobOptions, require_job
 from gpucalc.cli.option import option
-from gpucalc.cli.output import OutputOptions, emit_document, talk
+from gpucalc.cli.output import OutputOptions, emit_document, to_stderr
 from gpucalc.cli.values import positive_integer, price, share
 from gpucalc.core.columns import COLUMNS, INPUT, Column, parse_cell
 from gpucalc.core.errors import UsageError, suggestion
@@ -108,7 +108,7 @@ def whatif(
         start, notes = question.base_outcome(context, cells)
         needs = [question.network_for(start, exposed, r) for r in ("network_bandwidth", "link_bandwidth")]
         _needs(start, needs, exposed, output)
-        talk(*(f"note: {note}" for note in notes))
+        to_stderr(*(f"note: {note}" for note in notes))
     else:
         _changes(question.whatif(context, cells), top, output)
 
@@ -130,7 +130,7 @@ def _changes(answer: WhatIf, count: int | None, output: OutputOptions) -> None:
         emit_document({"base": _predicted(base), "rows": rows, "notes": answer.notes})
         return
     _table_or_rows(CHANGES, rows, output)
-    talk(
+    to_stderr(
         "",
         f"as it is: {base.label}, {base.step_time:.4g} s a step, {base.rate:,.0f} tokens/s/GPU, "
         f"{base.memory / 2**30:.1f} GiB ({base.fit})",
@@ -165,7 +165,7 @@ def _contenders(found: Sequence[Contender], output: OutputOptions) -> None:
         names = [n for n in CONTENDERS if n not in {"price_per_gpu_hour", "cost_per_million_tokens"}]
     _table_or_rows(names, rows, output)
     networks = {one.name: one.outcome.job.cluster for one in found if one.outcome.job.cluster.n_nodes > 1}
-    talk(
+    to_stderr(
         "",
         "speed-up is in tokens per second of the whole cluster, over the first row",
         *(
@@ -196,12 +196,12 @@ def _needs(start: Outcome, needs: Sequence[NetworkNeed], bound: float, output: O
     for need, row in zip(needs, rows, strict=True):
         title = {"network": "a network", "scale-up link": "a scale-up link"}[row["resource"]]
         if need.rate_needed is None:
-            talk(
+            to_stderr(
                 f"no rate of {title} brings exposed communication to {100 * bound:g} % (at best "
                 f"{row['exposed_at_best_pct']:.1f} %): {need.blocking} stands in the way"
             )
         else:
-            talk(
+            to_stderr(
                 f"{title} of {row['rate_needed_GBps']:.4g} GB/s ({row['rate_needed_gbps_per_gpu']:.4g} Gb/s) per GPU "
                 f"and direction leaves {100 * bound:g} % exposed; it is {row['rate_now_GBps']:.4g} GB/s now, with "
                 f"{row['exposed_now_pct']:.1f} % exposed"
