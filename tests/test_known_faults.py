@@ -203,7 +203,7 @@ def test_14_head_and_loss_count_and_stages_may_be_uneven() -> None:
     small, large = (solve({**GPT3, "vocab": vocab}) for vocab in (51_200, 256_000))
     assert value(large, "head/time") > 3 * value(small, "head/time") > 0
     assert value(large, "flops/step") > value(small, "flops/step")
-    assert value(large, "passing/last/none") > value(small, "passing/last/none")
+    assert value(large, "transient/last/none") > value(small, "transient/last/none")
     # 105 layers: 8 stages hold 14 or 13 each, 35 stages hold 3.
     uneven = {"model": "mt-nlg-530b", **A100, "n_gpus": 64, "tp": 8, "pp": 8, "global_batch": 64}
     assert value(solve(uneven), "stage/layers/second") == 14

@@ -33,7 +33,7 @@ ROOTS_OF_PATHS = {
     "optimizer": "the update",
     "placement": "how a group lies on the domains",
     "activations": "activations of a stage by recomputation",
-    "passing": "working set and logits by recomputation",
+    "transient": "working set and logits by recomputation",
     "recompute": "memory by recomputation, and the share that makes it fit",
     "step": "factors of the whole step",
     "symbol": "symbols that formulas share",

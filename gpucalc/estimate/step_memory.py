@@ -154,7 +154,7 @@ def add_layer_activations(ledger: Ledger) -> None:
             recomputed_layer="layer/memory/unrecomputed",
             recomputing=share,
         )
-        ledger.maximum(f"passing/last/{name}", f"layer/memory/working/{name}", "layer/memory/logits")
+        ledger.maximum(f"transient/last/{name}", f"layer/memory/working/{name}", "layer/memory/logits")
 
 
 def _kept(ledger: Ledger, name: str, share: str | Constant, selective: str | Constant) -> None:
@@ -173,8 +173,8 @@ def add_passing(ledger: Ledger) -> None:
     """Store what passes through the first and middle stages; the only stage holds the head too."""
     for name in ("none", "full"):
         for stage in ("first", "second"):
-            only = {1: f"passing/last/{name}"}
-            ledger.choose(f"passing/{stage}/{name}", "pp", only, otherwise=f"layer/memory/working/{name}")
+            only = {1: f"transient/last/{name}"}
+            ledger.choose(f"transient/{stage}/{name}", "pp", only, otherwise=f"layer/memory/working/{name}")
 
 
 def add_in_flight(ledger: Ledger) -> None:
@@ -248,7 +248,7 @@ def add_memory(ledger: Ledger) -> None:
     ledger.choose("layer/memory/working/chosen", "recompute/some-layer", _cases("layer/memory/working"))
     for stage in STAGES:
         _activations(ledger, stage, "chosen")
-        ledger.choose(f"passing/{stage}/chosen", "recompute/some-layer", _cases(f"passing/{stage}"))
+        ledger.choose(f"transient/{stage}/chosen", "recompute/some-layer", _cases(f"transient/{stage}"))
     _stages(ledger, "chosen", shares)
     ledger.maximum("memory/raw", *[f"memory/{stage}/chosen" for stage in STAGES])
     ledger.add("memory/fill", memory.memory_fill, raw="memory/raw", capacity="memory/capacity")
@@ -271,7 +271,7 @@ def _stages(ledger: Ledger, name: str, shares: bool) -> None:
     """Store the memory of each stage; with `shares` gradients and activations of some row share memory."""
     for stage in STAGES:
         parts = [f"memory/{stage}/states", "memory/adapters", "memory/gather"]
-        parts += [f"activations/{stage}/{name}", f"passing/{stage}/{name}"]
+        parts += [f"activations/{stage}/{name}", f"transient/{stage}/{name}"]
         if shares:
             parts.append(f"shared/{stage}/{name}")
             ledger.add(
@@ -279,7 +279,7 @@ def _stages(ledger: Ledger, name: str, shares: bool) -> None:
                 memory.shared_by_gradients,
                 gradients=f"memory/{stage}/gradients",
                 activations=f"activations/{stage}/{name}",
-                passing=f"passing/{stage}/{name}",
+                transient=f"transient/{stage}/{name}",
                 working=f"layer/memory/working/{name}",
                 freed="memory/freed",
             )
@@ -296,10 +296,10 @@ def add_memory_detail(ledger: Ledger) -> None:
 
     for part in STATES:
         of_worst(f"memory/{part}", f"memory/{{}}/{part}")
-    for part in ("activations", "passing"):
+    for part in ("activations", "transient"):
         of_worst(f"memory/{part}", f"{part}/{{}}/chosen")
     ledger.total("memory/working", "layer/memory/working/chosen")
-    ledger.add("memory/logits", memory.logits_excess, passing="memory/passing", working="memory/working")
+    ledger.add("memory/logits", memory.logits_excess, transient="memory/transient", working="memory/working")
     parts = [f"memory/{part}" for part in PARTS]
     if "shared/first/chosen" in ledger:
         of_worst("memory/shared", "shared/{}/chosen")

@@ -229,19 +229,19 @@ def stage_activations(
 
 
 @formula(symbol="max(0, M_logits - M_work)", cite="korthikanti2022", valid="on the stage with the head")
-def logits_excess(passing: Bytes, working: Bytes) -> Bytes:
+def logits_excess(transient: Bytes, working: Bytes) -> Bytes:
     """Bytes by which the logits exceed a layer's working set, whose place they take.
 
     >>> float(logits_excess(5.0, 3.0))
     2.0
     """
-    return passing - working
+    return transient - working
 
 
 @formula(
     symbol="-min(M_g, M_act+M_pass-M_work)", cite="lv2023", valid="one micro-batch a step, gradients freed after it"
 )
-def shared_by_gradients(gradients: Bytes, activations: Bytes, passing: Bytes, working: Bytes, freed: Flag) -> Bytes:
+def shared_by_gradients(gradients: Bytes, activations: Bytes, transient: Bytes, working: Bytes, freed: Flag) -> Bytes:
     """Bytes, as a negative part, that gradients and activations do not hold at once when gradients are freed each step.
 
     The peak is at the loss (all activations, no gradient) or at the end of the backward pass (all gradients).
@@ -249,7 +249,7 @@ def shared_by_gradients(gradients: Bytes, activations: Bytes, passing: Bytes, wo
     >>> [float(shared_by_gradients(6.0, 20.0, 4.0, 1.0, freed)) + 0.0 for freed in (1, 0)]
     [-6.0, 0.0]
     """
-    return -freed * np.minimum(gradients, np.maximum(activations + passing - working, 0.0))
+    return -freed * np.minimum(gradients, np.maximum(activations + transient - working, 0.0))
 
 
 @formula(symbol="[m=1]", cite="lv2023", valid="optimizer states elsewhere or small")

@@ -267,14 +267,14 @@ def scaled(job: jobs.Job, names: Iterable[str], factor: float) -> dict[str, floa
     return {name: job.columns[name] * factor for name in names if name in job.columns}
 
 
-MEMORY_PARTS = ("weights", "gradients", "optimizer", "adapters", "activations", "passing", "gather")
+MEMORY_PARTS = ("weights", "gradients", "optimizer", "adapters", "activations", "transient", "gather")
 MEMORY_TITLES = {
     "weights": "weights",
     "gradients": "gradients",
     "optimizer": "optimizer state",
     "adapters": "adapters",
     "activations": "activations",
-    "passing": "logits and working set",
+    "transient": "logits and working set",
     "gather": "gathered parameters",
 }
 

@@ -109,8 +109,8 @@ def stage_memory(ledger: Any, stage: str) -> dict[str, float]:
     found = dict.fromkeys(MEMORY_STYLES, 0.0)
     for path in _leaves(ledger, f"memory/{stage}/chosen"):
         words = [word for word in path.split("/") if word not in {"memory", stage, "chosen"}]
-        if words == ["passing"]:
-            excess = float(logits_excess(passing=at(path), working=at("memory/working")))
+        if words == ["transient"]:
+            excess = float(logits_excess(transient=at(path), working=at("memory/working")))
             found["logits"] += excess
             found["working set"] += at(path) - excess
         else:
