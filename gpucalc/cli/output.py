@@ -1,4 +1,4 @@
-"""Writing an answer: data to standard output, talk to standard error."""
+"""Writing an answer: data to standard output, all else to standard error."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def export(
 
     made = command_of(job, target)
     if wrapper is None:
-        return made.text, made.talk
+        return made.text, made.notes
     if target.starter is None or not isinstance(job, Launch):
         raise UsageError(f"{target.name} serves; {wrapper.name} holds the launch of a training framework")
     return wrapper.write(job, made, target.starter, kind, placed), ()

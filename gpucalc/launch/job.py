@@ -115,7 +115,7 @@ class LaunchCommand:
     files: dict[str, str] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
     comments: tuple[str, ...] = ()
-    talk: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def make_launch(cells: Mapping[str, Any], context: Context, profile: Profile) -> Launch:

@@ -67,8 +67,8 @@ class Latest:
 class Places:
     """Where axes are enumerated and rules are tested: on cuts, on what surrounds them, on their pipelines, on both.
 
-    crossed: rules that read of pipelines and surroundings, by the axes of the latter that they read.
-    seen: the axes of a cut that the levels of its surroundings depend on. told: those, and what rules read of it.
+    crossed: rules that read of pipelines and of the outer axes, by those of the latter that they read.
+    seen: the axes of a cut that the levels of the outer axes depend on. told: those, and what rules read of it.
     """
 
     def __init__(self) -> None:
@@ -309,7 +309,7 @@ def _whole_lawful(
 ) -> np.ndarray:
     """The layouts, pipelines times what surrounds them (if `kept`), that keep the rules which read of both.
 
-    A rule is tested on each pipeline with the distinct values of what it reads of the surroundings, which are few.
+    A rule is tested on each pipeline with the distinct values of what it reads of the outer axes, which are few.
     """
     count, known = len(facts["pp"]), space.known(cut)
     lawful = np.repeat(kept[None, :], count, axis=0)

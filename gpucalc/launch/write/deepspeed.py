@@ -95,9 +95,9 @@ def start(launch: Launch) -> LaunchCommand:
         f"start: deepspeed --hostfile HOSTS --num_nodes {launch.nodes} --num_gpus {launch.gpus_per_node} "
         f"train.py --deepspeed --deepspeed_config {FILE}"
     )
-    talk = (headline(launch), *comments, command)
+    notes = (headline(launch), *comments, command)
     program = [["train.py", "--deepspeed", "--deepspeed_config", FILE]]
-    return LaunchCommand(text, program, files={FILE: text}, comments=comments, talk=talk)
+    return LaunchCommand(text, program, files={FILE: text}, comments=comments, notes=notes)
 
 
 TARGET = Target(("deepspeed",), problems, start, "deepspeed", TORCHRUN)

@@ -54,7 +54,7 @@ def start(job: ServingJob) -> LaunchCommand:
         text += f" \\\n  --nnodes {nodes} --node-rank $NODE_RANK --dist-init-addr $MASTER_ADDR:5000\n"
     several = (job.model.is_moe and c["attention_dp"] > 1) or spread
     said = shared.remarks(job, "sglang", several=several, on_loading=tuple(ON_LOADING))
-    return LaunchCommand(shared.headline(job) + text, [program], talk=tuple(said))
+    return LaunchCommand(shared.headline(job) + text, [program], notes=tuple(said))
 
 
 TARGET = Target(("sglang", "sgl"), problems, start, job="serving")

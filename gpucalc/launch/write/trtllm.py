@@ -68,7 +68,7 @@ def start(job: ServingJob) -> LaunchCommand:
     if several:
         said.append(f"run it under mpirun or srun with {c['tp'] * c['attention_dp'] * c['pp']} ranks")
     text = shared.headline(job) + file + shared.command(program, options)
-    return LaunchCommand(text, [program], talk=tuple(said))
+    return LaunchCommand(text, [program], notes=tuple(said))
 
 
 TARGET = Target(("trtllm", "tensorrt-llm", "trt-llm", "tensorrt"), problems, start, job="serving")

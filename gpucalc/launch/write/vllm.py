@@ -55,7 +55,7 @@ def start(job: ServingJob) -> LaunchCommand:
     if nodes > 1:
         text = text.rstrip("\n") + f" \\\n  --nnodes {nodes} --node-rank $NODE_RANK --master-addr $MASTER_ADDR\n"
     said = shared.remarks(job, "vllm", several=grouped or spread, on_loading=tuple(ON_LOADING))
-    return LaunchCommand(shared.headline(job) + text, [program], talk=tuple(said))
+    return LaunchCommand(shared.headline(job) + text, [program], notes=tuple(said))
 
 
 TARGET = Target(("vllm",), problems, start, job="serving")
