@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 LONGEST = 1 << 20  # bytes of arguments and environment in one request
@@ -66,8 +67,9 @@ class Server:
         return int(self._received()), out, err
 
     def _received(self) -> bytes:
-        if answer := self._socket.recv(64):
-            return answer
+        with contextlib.suppress(ConnectionResetError):
+            if answer := self._socket.recv(64):
+                return answer
         _, said = self._process.communicate()
         raise RuntimeError(f"the server has ended: {said.decode()}")
 
@@ -156,6 +158,7 @@ if __name__ == "__main__":
     import gc
     import importlib.util
 
+    sys.path[0] = str(Path(__file__).parent.parent)  # as `python -m gpucalc` at the root of the repository
     _prepare()
     gc.collect()
     gc.freeze()  # a collection in a child would copy every page

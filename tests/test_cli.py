@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -164,9 +163,9 @@ def test_interrupted(tmp_path: Path) -> None:
     fifo = tmp_path / "rows"
     os.mkfifo(fifo)
     process = subprocess.Popen([*COMMAND, "eval", str(fifo)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    time.sleep(1.5)  # it waits for a writer
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
+    with fifo.open("w"):  # opens when the process has opened it too
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert out == b""
     assert b"Traceback" not in err
