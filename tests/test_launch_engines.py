@@ -129,3 +129,42 @@ def test_a_server_is_predicted() -> None:
     said = gpucalc("eval", "--from", "vllm", "-", "--gpu", "h100-sxm-80gb", stdin=b"vllm serve llama-3.1-8b -tp 1")
     assert said.status == 2
     assert "--isl" in said.err or "isl" in said.err
+
+
+def written(engine: str, **cells: Any) -> tuple[str, tuple[str, ...]]:
+    job = resolve_serving({"gpu": "h100-sxm-80gb", "framework": engine, **LOAD, **cells}, Context(database()))
+    made = command_of(job, target_named(engine))
+    return made.text, made.talk
+
+
+def test_replicas_over_nodes_are_servers_of_their_own() -> None:
+    text, said = written("vllm", model="llama-3.1-70b", n_gpus=32, tp=8, dp=4)
+    assert "--data-parallel-size" not in text
+    assert "start 4 of these, each on 8 GPUs, behind a load balancer" in said
+    text, said = written("vllm", model="llama-3.1-8b", n_gpus=8, tp=2, dp=4)
+    assert "--data-parallel-size 4" in text
+    assert not any("start" in line for line in said)
+
+
+@pytest.mark.parametrize("drafts", [1, 3])
+def test_sglang_states_all_three_sizes_of_its_draft(drafts: int) -> None:
+    text, _ = written("sglang", model="deepseek-v3", gpu="h200-sxm-141gb", n_gpus=8, tp=8, precision="fp8",
+                      draft_tokens=drafts)  # fmt: skip
+    for words in (f"num-steps {drafts}", "eagle-topk 1", f"num-draft-tokens {drafts + 1}"):
+        assert f"--speculative-{words}" in text
+    assert read_launch("sglang", text)[0]["draft_tokens"] == drafts
+
+
+def test_sglang_counts_both_limits_over_the_attention_ranks() -> None:
+    cells = {"model": "deepseek-v3", "gpu": "h200-sxm-141gb", "n_gpus": 16, "dp": 16, "ep": 16, "precision": "fp8"}
+    text, _ = written("sglang", **cells, tp=1, attention_dp=16)
+    read, _ = read_launch("sglang", text)
+    own = resolve_serving({**cells, "tp": 1, "attention_dp": 16, "framework": "vllm", **LOAD}, Context(database()))
+    assert read["chunk_tokens"] == own.columns["chunk_tokens"]
+    assert f"--chunked-prefill-size {16 * read['chunk_tokens']}" in text
+
+
+def test_a_presets_name_is_no_checkpoint() -> None:
+    for engine in ("vllm", "sglang"):
+        _, said = written(engine, model="llama-3.1-8b", n_gpus=1, tp=1)
+        assert any("write the repository or folder of the checkpoint" in line for line in said)

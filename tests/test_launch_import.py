@@ -424,3 +424,28 @@ def test_torchtitan_flags_on_the_command_line() -> None:
 def test_sources_have_near_names() -> None:
     with pytest.raises(UsageError, match="did you mean deepspeed"):
         read_launch("deepsped", "{}")
+
+
+@pytest.mark.parametrize(
+    ("compiled", "cells", "note"),
+    [
+        ("enable = true", {"fused_gate": None, "loss_kernel": None}, ""),
+        ('enable = true\ncomponents = ["loss"]', {"fused_gate": False, "fused_norm": False}, "compiles loss alone"),
+        ('enable = true\ncomponents = ["model"]', {"fused_gate": None, "loss_kernel": "eager"}, ""),
+        ("enable = false", {"fused_rope": False, "loss_kernel": "eager"}, "compile is off"),
+    ],
+)
+def test_what_torchtitan_compiles(compiled: str, cells: dict[str, Any], note: str) -> None:
+    text = recorded("torchtitan_8b_8gpu.toml") + f"\n[compile]\n{compiled}\n"
+    read, notes = read_launch("torchtitan", text)
+    assert {name: read.get(name) for name in cells} == cells
+    assert any(note in said for said in notes) if note else not any("unfused" in said for said in notes)
+
+
+def test_torchtitan_overlaps_tensor_parallelism_when_it_compiles() -> None:
+    text = recorded("torchtitan_70b_64gpu.toml").replace(
+        "[parallelism]", "[parallelism]\nenable_async_tensor_parallel = true"
+    )
+    assert read_launch("torchtitan", text + "\n[compile]\nenable = true\n")[0]["tp_overlap"] is True
+    with pytest.raises(DataError, match="needs compile"):
+        read_launch("torchtitan", text)

@@ -68,9 +68,16 @@ class Launch:
         return int(self["dp"]) * int(self["cp"])
 
     @property
+    def expert_replicas(self) -> int:
+        """Ranks that hold the same experts; 1 without experts."""
+        if not self.model.experts:
+            return 1
+        return max(1, self.replicas * int(self["tp"]) // (int(self["ep"] or 1) * int(self["etp"] or 1)))
+
+    @property
     def zero_stage(self) -> int:
-        """The ZeRO stage; with one replica there is nothing to shard and every stage is the same."""
-        return int(self["zero_stage"]) if self.replicas > 1 else 0
+        """The ZeRO stage; where nothing stands twice there is nothing to shard and every stage is the same."""
+        return int(self["zero_stage"]) if max(self.replicas, self.expert_replicas) > 1 else 0
 
     @property
     def depth(self) -> int:

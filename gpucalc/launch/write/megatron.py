@@ -246,7 +246,7 @@ def pipeline_arguments(launch: Launch) -> list[Any]:
 
 def _sharding_arguments(launch: Launch) -> list[str]:
     zero = launch.zero_stage
-    if launch.replicas == 1:
+    if max(launch.replicas, launch.expert_replicas) == 1:
         return []
     overlap = ["--overlap-grad-reduce"] if launch.setting("dp_overlap", True) else []
     words = {
