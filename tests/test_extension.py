@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli import gpucalc
 from typer.testing import CliRunner
 
 from gpucalc import evaluate
@@ -281,3 +282,69 @@ def test_an_axis_stands_in_labels_rows_exports_and_completion() -> None:
 def test_nothing_is_left_of_an_axis_after_its_block() -> None:
     assert "hp" not in axes.AXES
     assert "hp" in run("plan", *PLAN, "--set", "hp=1")[1]
+
+
+# --- a generation of accelerators -------------------------------------------------------------------
+
+ARCHITECTURE = """
+name = "Mockingbird"
+vendor = "NVIDIA"
+year = 2031
+family = "Blackwell"
+block_scaled = ["mxfp8", "nvfp4"]
+weight_only = true
+source = "made up"
+confidence = "low"
+"""
+
+
+@pytest.fixture
+def generation(tmp_path: Path) -> Path:
+    """A database with a made-up generation: one file of it, and one of an accelerator."""
+    from gpucalc.database.files import shipped
+
+    for folder in ("architectures", "accelerators"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "architectures" / "mockingbird.toml").write_text(ARCHITECTURE)
+    text = (shipped() / "accelerators" / "b200-sxm-180gb.toml").read_text(encoding="utf-8")
+    text = text.replace('arch = "Blackwell"', 'arch = "Mockingbird"').replace('"2250 TFLOP/s"', '"4500 TFLOP/s"')
+    text = text.replace('fp8 = "4500 TFLOP/s"', 'fp8 = "9000 TFLOP/s"')
+    (tmp_path / "accelerators" / "m100-sxm-180gb.toml").write_text(text.replace("B200-SXM-180GB", "M100-SXM-180GB"))
+    (tmp_path / "aliases.csv").write_text("spelling,key\nm100,m100-sxm-180gb\n")
+    return tmp_path
+
+
+def test_a_generation_is_one_file(generation: Path) -> None:
+    db = ("--db", str(generation))
+    job = ("--gpu", "m100", "--gpus", "16", "--seq-len", "8192", "--global-batch", "64", *db)
+    assert gpucalc("hw", "check", str(generation)).status == 0
+    assert "\nm100-sxm-180gb,M100-SXM-180GB,NVIDIA,Mockingbird," in gpucalc("hw", "list", *db, "-f", "csv").out
+    assert "mockingbird" in gpucalc("hw", "list", "architectures", *db).out
+    assert "Mockingbird" in gpucalc("hw", "show", "m100-sxm-180gb", *db).out
+    for precision in ("bf16", "mxfp8", "nvfp4"):
+        ran = gpucalc("plan", "llama-3.1-70b", *job, "--precision", precision, "--top", "1", "-f", "csv")
+        assert ran.status == 0, ran.err
+        assert ",m100," in ran.out
+    assert "does not support mxfp4" in gpucalc("plan", "llama-3.1-70b", *job, "--precision", "mxfp4").sentence()
+    assert "4500" in gpucalc("explain", "llama-3.1-8b", *job, "--layout", "tp2-dp8-mbs1-zero1").out
+    # Its file says that there are kernels that expand weights of few bits.
+    ran = gpucalc("serve", "llama-3.1-8b", "--gpu", "m100", "--gpus", "1", "--isl", "512", "--osl", "64",
+                  "--concurrency", "8", "--precision", "int4", *db, "-f", "csv")  # fmt: skip
+    assert ran.status == 0, ran.err
+
+
+def test_a_generation_stands_in_completion(generation: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUCALC_DB", str(generation))
+    _, script = run("completion", "bash")
+    assert "m100-sxm-180gb" in script
+    assert "mockingbird" in script
+
+
+def test_a_device_of_a_generation_that_is_not_there_is_told(generation: Path) -> None:
+    (generation / "architectures" / "mockingbird.toml").unlink()
+    ran = gpucalc("hw", "check", str(generation))
+    assert ran.status == 2
+    assert "arch: no architecture 'Mockingbird'" in ran.out
+    assert (
+        "arch: unknown architecture 'Mockingbird'" in gpucalc("hw", "show", "m100", "--db", str(generation)).sentence()
+    )

@@ -18,7 +18,7 @@ from gpucalc.api.question import Cluster, Databases, Model, places, plain, typed
 from gpucalc.api.results import Evaluation, Explanation, PlanResult, Prediction, Records, Table, Term, explained_job
 from gpucalc.core.columns import cell_text
 from gpucalc.core.errors import UsageError
-from gpucalc.database.reader import Database
+from gpucalc.database.reader import opened
 from gpucalc.jobs import training as jobs
 from gpucalc.jobs.context import Context
 
@@ -183,7 +183,7 @@ def _context(
 ) -> Context:
     folders = places(db) or (cluster.db if cluster else ())
     chosen = fabric or (cluster.fabric if cluster else None)
-    return Context(Database(folders), profile, chosen, causal_flops)
+    return Context(opened(folders), profile, chosen, causal_flops)
 
 
 def comm(op: str, size: float | str, cluster: Cluster) -> Records:
@@ -201,4 +201,4 @@ def comm(op: str, size: float | str, cluster: Cluster) -> Records:
     wanted = parse_quantity(size, "B") if isinstance(size, str) else float(size)
     if not 0 < wanted <= 1e18:
         raise UsageError(f"size is {size}, expected more than 0 bytes and at most 1 EB")
-    return Records(tuple(evaluated(op, wanted, cluster.resolved, Database(cluster.db))))
+    return Records(tuple(evaluated(op, wanted, cluster.resolved, opened(cluster.db))))

@@ -12,7 +12,7 @@ from gpucalc.core.columns import INPUT, MEASURED, cell_text, parse_row
 from gpucalc.core.errors import UsageError, suggestion
 from gpucalc.database.cluster import Cluster as ResolvedCluster
 from gpucalc.database.cluster import resolve_cluster
-from gpucalc.database.reader import Database
+from gpucalc.database.reader import opened
 from gpucalc.models.model import Model as ResolvedModel
 from gpucalc.models.model import load_model, model_from_shape
 
@@ -97,7 +97,7 @@ class Cluster:
     def resolved(self) -> ResolvedCluster:
         """Domains, links and rates, per GPU and in one direction."""
         return resolve_cluster(
-            Database(self.db),
+            opened(self.db),
             self.gpu,
             self.n_gpus,
             self.gpus_per_node,

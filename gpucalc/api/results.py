@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from gpucalc.core.columns import COLUMNS, INPUT, TRAINING_PREDICTIONS, cell_text
 from gpucalc.core.errors import UsageError, suggestion
-from gpucalc.database.reader import Database
+from gpucalc.database.reader import opened
 from gpucalc.jobs.context import Context
 
 R = TypeVar("R")
@@ -140,7 +140,7 @@ class PlanResult(Table[Prediction]):
     notes: tuple[str, ...]
     nearest_miss: str | None
     question: Mapping[str, Any] = field(repr=False, default_factory=dict)
-    context: Context = field(repr=False, compare=False, default_factory=lambda: Context(Database()))
+    context: Context = field(repr=False, compare=False, default_factory=lambda: Context(opened()))
 
     @property
     def best(self) -> Prediction:
@@ -266,7 +266,7 @@ class Explanation(Table[Term]):
     summary: tuple[str, ...]
     text: str = field(repr=False)
     job: Mapping[str, Any] = field(repr=False, default_factory=dict)
-    context: Context = field(repr=False, compare=False, default_factory=lambda: Context(Database()))
+    context: Context = field(repr=False, compare=False, default_factory=lambda: Context(opened()))
 
     def __str__(self) -> str:
         """The trees as text."""

@@ -95,6 +95,7 @@ class Names:
 
     @cached_property
     def _lists(self) -> dict[str, Callable[[], list[str]]]:
+        from gpucalc.cli.hw import KINDS
         from gpucalc.core.columns import INPUT, MEASURED
         from gpucalc.database.defaults import workloads
         from gpucalc.database.engines import engine_names
@@ -105,12 +106,10 @@ class Names:
 
         db = self._db
         return {
-            "gpus": lambda: [device.key for device in db.devices()],
+            "gpus": lambda: list(db.files("accelerators")),
             "network links": lambda: [link.key for link in db.links() if link.kind == "network"],
-            "topologies": lambda: [topology.key for topology in db.topologies()],
-            "hardware": lambda: [
-                record.key for records in (db.devices(), db.nodes(), db.links(), db.topologies()) for record in records
-            ],
+            "topologies": lambda: list(db.files("topologies")),
+            "hardware": lambda: [key for folder in KINDS for key in db.files(folder)],
             "claims": lambda: list(shipped_claims(db)),
             "models": lambda: list(preset_names()),
             "profiles": lambda: list(profile_names(db)),

@@ -13,6 +13,7 @@ from gpucalc.database.entries import SHAPES
 from gpucalc.database.files import aliases, entry_names, file_label, fold, list_files, read_aliases
 from gpucalc.database.network import family
 from gpucalc.database.reader import Database, read_layers, read_record
+from gpucalc.database.records import Architecture
 from gpucalc.database.schema import KINDS
 from gpucalc.database.tables import EXCHANGE_KERNELS, EXCHANGE_PHASES, TABLES
 
@@ -71,6 +72,12 @@ def _told(problems: list[str], read: Callable[..., T], *arguments: Any) -> T | N
         return None
 
 
+def _generations(db: Database) -> list[Architecture]:
+    """The architectures that can be read; what is wrong with the others is told of their files."""
+    found = (_told([], db.architecture, key) for key in db.files("architectures"))
+    return [one for one in found if one is not None]
+
+
 def _layers(root: Path, file: str) -> list[tuple[str, dict[str, Any]]]:
     return list(read_layers([root], file))
 
@@ -109,7 +116,7 @@ def _outside(root: Path) -> Iterator[str]:
 def _scopes(db: Database, table: str, rows: Sequence[tables.Row], label: str) -> Iterator[str]:
     """Rows of a table for a device, generation or link that the database does not hold."""
     devices = {*db.files("accelerators")}
-    generations = {one.name for one in db.architectures()}
+    generations = {one.name for one in _generations(db)}
     links = {key: family(key) for key in db.files("links")}
     if table in efficiency.TABLES:
         known = {*devices, *generations, *(f"{name} GDDR" for name in generations), efficiency.DEFAULT_KEY}
@@ -130,7 +137,7 @@ def _scopes(db: Database, table: str, rows: Sequence[tables.Row], label: str) ->
 
 def _unread_defaults(db: Database, roots: Sequence[Path]) -> Iterator[str]:
     """Values of an overlay's defaults that no question reads: names that the shipped file does not have."""
-    families = {one.lookup.casefold() for one in db.architectures()}
+    families = {one.lookup.casefold() for one in _generations(db)}
     for name in ("run", "power", "training"):
         known = defaults.defaults(db.shipped(), name)
         for root in roots:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gpucalc.core.columns import INPUT, cell_text, parse_cell
 from gpucalc.core.errors import DataError, UsageError, suggestion, unknown
 from gpucalc.core.vocabulary import SCHEDULES
-from gpucalc.database.files import file_label, read_toml
+from gpucalc.database.files import file_label, parse_file, read_text, read_toml
 from gpucalc.database.shapes import Each, Either, Flag, Number, Shape, Table, Text, Texts, problems
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ def _cell(name: str, value: Any) -> str:
     return ""
 
 
+_FIRST_TABLE = re.compile(r"^[ \t]*\[", re.MULTILINE)
 _CELL = Either((Text(), Number(), Flag()))
 _CELLS = Each(_CELL)
 RECIPE_CASES = ("cells", "sharded", "full", "full_alone", "many")
@@ -142,16 +143,19 @@ def _kept(db: Database, folder: str, name: str) -> tuple[str, dict[str, Any]]:
     return db.kept(("file", folder, name), lambda: _read(db, folder, name))
 
 
-def own(db: Database, folder: str, name: str) -> Document:
-    """A file by itself, without what it extends: enough to choose one by its words and dates."""
-    label, data = _kept(db, folder, name)
+def head(db: Database, folder: str, name: str) -> Document:
+    """What a file states before its first table: enough to choose one by its words and dates, and quick to read."""
+    path, root = db.files(folder)[name]
+    label = file_label(path, root)
+    data = parse_file(_FIRST_TABLE.split(read_text(path, root), maxsplit=1)[0], label)
+    if found := list(problems(KINDS[folder].shape, data, label)):
+        raise DataError(*found)
     return Document(name, label, data)
 
 
 def constant_units(db: Database, folder: str) -> dict[str, str]:
     """Constant → unit, of everything that a profile or an engine may state: by the shipped base."""
-    shipped = db.shipped()
-    data = own(shipped, folder, KINDS[folder].base).data
+    _, data = _kept(db.shipped(), folder, KINDS[folder].base)
     stated = {name: str(constant["unit"]) for name, constant in data.get("constants", {}).items()}
     return stated | {name: str(unit) for name, unit in data.get("stated_by_each", {}).items()}
 

@@ -72,7 +72,7 @@ def _chosen(framework: str, db: Database) -> str:
         return KINDS[FOLDER].base
     found = [
         (len(word), engine.name)
-        for engine in db.own_documents(FOLDER)
+        for engine in db.heads(FOLDER)
         for word in engine.words
         if re.sub(r"[\s_-]+", "", word) in text
     ]

@@ -7,6 +7,7 @@ of a folder are not followed, and nothing large or binary is read.
 from __future__ import annotations
 
 import csv
+import functools
 import io
 import os
 import tomllib
@@ -21,6 +22,7 @@ MAX_FILE_BYTES = 1 << 20
 ENVIRONMENT = "GPUCALC_DB"
 
 
+@functools.cache
 def shipped() -> Path:
     """The database that comes with the package: inside the wheel, or beside the package in the tree."""
     package = Path(__file__).resolve().parent.parent
@@ -52,7 +54,7 @@ def read_text(path: Path, root: Path) -> str:
     """The text of a small regular file that lies inside `root`; DataError otherwise."""
     label = file_label(path, root)
     try:
-        if not path.resolve().is_relative_to(root.resolve()):
+        if not _inside(path, root):
             raise DataError(f"{label}: a link that leads out of its folder is not followed")
         if not path.is_file():
             raise DataError(f"{label}: not a regular file")
@@ -73,6 +75,16 @@ def read_text(path: Path, root: Path) -> str:
     return text.replace("\r\n", "\n")
 
 
+def _inside(path: Path, root: Path) -> bool:
+    """Whether a path, links followed, lies in a database folder."""
+    return Path(os.path.realpath(path)).is_relative_to(_real(root))
+
+
+@functools.lru_cache(maxsize=64)
+def _real(root: Path) -> str:
+    return os.path.realpath(root)
+
+
 def file_label(path: Path, root: Path) -> str:
     """How messages name a file: from its database folder on, with the folder where it is not the shipped one."""
     try:
@@ -84,11 +96,15 @@ def file_label(path: Path, root: Path) -> str:
 
 def read_toml(path: Path, root: Path) -> dict[str, Any]:
     """The table of a TOML file, with the guards of `read_text`."""
-    text = read_text(path, root)
+    return parse_file(read_text(path, root), file_label(path, root))
+
+
+def parse_file(text: str, label: str) -> dict[str, Any]:
+    """The table of the text of a TOML file; DataError where it is none."""
     try:
         return parse_toml(text)
     except tomllib.TOMLDecodeError as error:
-        raise DataError(f"{file_label(path, root)}: not valid TOML: {str(error)[:200]}") from None
+        raise DataError(f"{label}: not valid TOML: {str(error)[:200]}") from None
 
 
 def list_files(dirs: Sequence[Path], folder: str) -> dict[str, tuple[Path, Path]]:
@@ -107,7 +123,7 @@ def list_files(dirs: Sequence[Path], folder: str) -> dict[str, tuple[Path, Path]
 def entry_names(place: Path, root: Path) -> list[str]:
     """The entries of a folder inside `root`, sorted, hidden ones left out."""
     try:
-        if not place.resolve().is_relative_to(root.resolve()):
+        if not _inside(place, root):
             raise DataError(f"{file_label(place, root)}: a link that leads out of its folder is not followed")
         return sorted(name for name in os.listdir(place) if not name.startswith("."))
     except OSError as error:

@@ -97,7 +97,7 @@ def _chosen(framework: str, date: str, db: Database) -> str:
     month = date or "9999-99"
     names = profile_names(db)
     best: tuple[tuple[int, int], str] | None = None
-    for profile in db.own_documents(FOLDER):
+    for profile in db.heads(FOLDER):
         if profile.name not in names:
             continue
         length = max((len(word) for word in profile.words if word in text), default=0)

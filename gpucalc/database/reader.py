@@ -71,9 +71,9 @@ class Database:
         """
         return self.kept(("document", folder, name), lambda: documents.resolve(self, folder, name))
 
-    def own_documents(self, folder: str) -> list[Document]:
-        """Every profile, engine or recipe by itself, without what it extends."""
-        return [documents.own(self, folder, name) for name in self.files(folder)]
+    def heads(self, folder: str) -> list[Document]:
+        """What every profile, engine or recipe states of itself: title, words, dates."""
+        return self.kept(("heads", folder), lambda: [documents.head(self, folder, name) for name in self.files(folder)])
 
     # ------------------------------------------------------------ records
 
@@ -152,6 +152,16 @@ class Database:
     def topologies(self) -> list[Topology]:
         """All topologies, sorted by key."""
         return [self._load(Topology, "topologies", key) for key in sorted(self.files("topologies"))]
+
+
+def opened(dirs: Iterable[str | os.PathLike[str]] = ()) -> Database:
+    """The database of some folders, the same one for the same folders: for a program that asks again and again."""
+    return _opened(tuple(os.fspath(part) for part in dirs), os.environ.get(files.ENVIRONMENT, ""))
+
+
+@functools.lru_cache(maxsize=8)
+def _opened(dirs: tuple[str, ...], environment: str) -> Database:
+    return Database(dirs)
 
 
 @functools.cache

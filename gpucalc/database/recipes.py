@@ -76,7 +76,9 @@ def recipe_names(db: Database) -> list[str]:
 def choose_recipe(text: str, db: Database) -> Recipe:
     """The recipe whose longest word occurs in the name of a framework or repository; the Trainer's without any."""
     folded = re.sub(r"[\s_]+", " ", text.casefold())
-    found = [load_recipe(name, db) for name in recipe_names(db)]
-    ranked = [(max((len(w) for w in r.words if w in folded), default=0), r) for r in found]
-    best = max(ranked, key=lambda pair: pair[0], default=(0, None))
-    return best[1] if best[1] and best[0] else load_recipe(DEFAULT, db)
+    ranked = [
+        (max((len(word) for word in found.words[1:] if word in folded), default=0), found.name)
+        for found in sorted(db.heads(FOLDER), key=lambda found: found.name)
+    ]
+    length, name = max(ranked, key=lambda pair: pair[0], default=(0, DEFAULT))
+    return load_recipe(name if length else DEFAULT, db)
