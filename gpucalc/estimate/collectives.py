@@ -95,7 +95,7 @@ def _add_rings(ledger: Ledger, path: str, passes: Constant, given: Mapping[str, 
     times = []
     for protocol in PROTOCOLS:
         ring = f"{path}/ring/{protocol}"
-        names = {
+        names: dict[str, str | Constant] = {
             "base": f"ring_{protocol}_base",
             "link_step": f"ring_{protocol}_link_step",
             "network_step": f"ring_{protocol}_network_step",
@@ -249,7 +249,7 @@ def algorithms(op: str, ledger: Ledger) -> dict[str, str]:
     """
     crosses = bool(np.any(ledger["time/crosses"])) if "time/crosses" in ledger else False
     if crosses and op in {"all_reduce", "all_gather", "reduce_scatter"}:
-        parts = ledger.entries["time/network"].parts
+        parts = [str(part) for part in ledger.entries["time/network"].parts]
         return {part.removeprefix("time/network/").replace("/", " "): part for part in parts}
     if op == "all_reduce":
         return {"ring": "time/link/ring", "nvls": "time/link/nvls"}
