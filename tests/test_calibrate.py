@@ -16,7 +16,8 @@ from nccl_log import cell, nccl_log
 
 from gpucalc.calibrate.collective_fit import determined
 from gpucalc.calibrate.collectives import Collectives, descend
-from gpucalc.calibrate.fitted import Calibration, Place, calibrate, cluster_of
+from gpucalc.calibrate.fitted import Calibration, Place, cluster_of
+from gpucalc.calibrate.from_logs import calibrate
 from gpucalc.calibrate.kernels import gemm_model, gemm_sample
 from gpucalc.calibrate.logs import Log, read_log
 from gpucalc.calibrate.overlay import write_overlay

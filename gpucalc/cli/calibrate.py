@@ -60,7 +60,7 @@ def calibrate(
     if where.gpu is None or not logs:
         raise UsageError("missing: --gpu and a LOG, such as hw calibrate --gpu h100-sxm-80gb all_reduce.log -o overlay")
     from gpucalc.calibrate.fitted import Place
-    from gpucalc.calibrate.fitted import calibrate as fitted
+    from gpucalc.calibrate.from_logs import calibrate as fitted
     from gpucalc.calibrate.logs import read_log
 
     cells = cells_of(where)
