@@ -166,7 +166,7 @@ def serving_problems(cells: Mapping[str, Any], model: Model) -> list[str]:
             f"tp={tp} and the {model.kv_heads} KV heads do not divide each other; tp={legal} shares them evenly"
         )
     if pp > model.layers:
-        problems.append(f"pp={pp} is more stages than the {model.layers} layers")
+        problems.append(f"pp={pp} asks for more stages than the {model.layers} layers")
     if not model.experts and ep > 1:
         problems.append(f"ep={ep} needs a mixture of experts; {model.name} is dense")
     share = int(cells["attention_dp"])

@@ -159,7 +159,7 @@ _RULES = (
         STAGES,
         ("pp",),
         lambda c: c["pp"] <= c["layers"],
-        lambda c: f"pp={c['pp']} is more stages than the {c['layers']} layers",
+        lambda c: f"pp={c['pp']} asks for more stages than the {c['layers']} layers",
         ("pp",),
         refuses=True,
     ),
