@@ -157,6 +157,7 @@ def test_a_layout_that_no_plan_lists_is_priced_and_says_so() -> None:
     evaluated = gpucalc("eval", "-", stdin=row)
     assert evaluated.status == 0
     assert "the planner would not list this: the global batch of 128" in evaluated.err
+    assert "the planner would not list this: the global batch of 128" in evaluated.out
     assert gpucalc("plan", *WORDS, "--layout", ULYSSES).status == 3
 
 

@@ -66,7 +66,7 @@ def test_detail_and_trace_change_no_number(rows: list[dict[str, object]]) -> Non
 def test_typed_cells_and_their_text_mean_the_same(cells: dict[str, object]) -> None:
     typed = predict([resolve(cells, Context(database()))])[0]
     (text,) = evaluate_rows([{name: cell_text(cell) for name, cell in cells.items()}], Context(database()))
-    assert text == typed
+    assert {name: value for name, value in text.items() if name != "pred_notes"} == typed
 
 
 @pytest.mark.parametrize("model", ["llama-3.1-8b", "mixtral-8x7b", "deepseek-v2-lite"])

@@ -226,6 +226,7 @@ PREDICTED_COLUMNS = (
     Column("pred_fit", "choice", "whether the worst GPU holds it", choices=FITS, heading="fit"),
     Column("pred_recompute", "text", "recompute used; full:12 is 12 layers of a stage", heading="recompute"),
     Column("pred_error", "text", "every reason why the row cannot be evaluated", heading="error"),
+    Column("pred_notes", "text", "what was taken, and why no plan lists the layout", heading="notes"),
     _out("pred_time_us", "time of the operation", "time", "µs", decimals=2),
     _out("pred_tflops", "rate reached", "rate", "TFLOP/s", decimals=1),
     Column("pred_bound", "text", "what limits it: compute, memory or launch", heading="bound"),
@@ -250,7 +251,7 @@ MEASURED = ("measured_step_time_s", "measured_peak_mem_gib", "measured_oom")
 
 TRAINING_PREDICTIONS = tuple(c.name for c in PREDICTED_COLUMNS[1:11])
 KINDS: dict[str, tuple[str, ...]] = {
-    "training": TRAINING_PREDICTIONS,
+    "training": (*TRAINING_PREDICTIONS, "pred_notes"),
     "gemm": ("pred_time_us", "pred_tflops", "pred_bound", "pred_error"),
     "attention": ("pred_time_us", "pred_bound", "pred_error"),
     "collective": ("pred_time_us", "pred_busbw_GBps", "pred_algorithm", "pred_error"),

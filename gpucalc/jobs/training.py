@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gpucalc.core.columns import TRAINING_PREDICTIONS, parse_row
+from gpucalc.core.columns import KINDS, parse_row
 from gpucalc.core.errors import UsageError
 from gpucalc.core.vocabulary import FITS
 from gpucalc.database.cluster import PLACE_CELLS, Cluster, resolve_cluster
@@ -347,6 +347,8 @@ def evaluate_rows(
 ) -> list[dict[str, Any]]:
     """The pred_ columns of each record (cells as text); a record with a mistake has them empty and `pred_error`.
 
+    `pred_notes` holds what was taken, and why no plan would list the layout.
+
     `warned` gathers the warnings of the rows with their counts.
     """
     results: list[dict[str, Any]] = [{} for _ in records]
@@ -363,9 +365,9 @@ def evaluate_rows(
                 for warning in jobs[-1].remarks:
                     warned[warning] = warned.get(warning, 0) + 1
         except UsageError as error:
-            results[place] = {**dict.fromkeys(TRAINING_PREDICTIONS, ""), "pred_error": "; ".join(error.problems)}
-    for place, row in zip(places, predict(jobs), strict=True):
-        results[place] = row
+            results[place] = {**dict.fromkeys(KINDS["training"], ""), "pred_error": "; ".join(error.problems)}
+    for place, job, row in zip(places, jobs, predict(jobs), strict=True):
+        results[place] = {**row, "pred_notes": "; ".join(job.remarks)}
     return results
 
 
