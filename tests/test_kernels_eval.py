@@ -73,7 +73,7 @@ def test_a_row_equals_the_row_alone_and_the_one_shot_ledger() -> None:
     together = evaluate_gemm(GEMM[:40], DB)
     assert together == [evaluate_gemm([row], DB)[0] for row in GEMM[:40]]
     row = GEMM[0]
-    ledger = roofline_gemm(int(row["m"]), int(row["n"]), int(row["k"]), DB.device(row["gpu"]), "bf16")
+    ledger = roofline_gemm(int(row["m"]), int(row["n"]), int(row["k"]), DB.device(row["gpu"]), "bf16", DB)
     assert float(ledger["time/total"]) * 1e6 == pytest.approx(together[0]["pred_time_us"])
     assert bound_of(ledger) == together[0]["pred_bound"]
 
@@ -114,18 +114,18 @@ def test_faulty_attention_rows() -> None:
 def test_an_8_bit_cache_halves_the_time_of_long_decoding() -> None:
     device = DB.device("h100")
     full, half = (
-        float(roofline_attention("decode", 64, 32768, 32, 8, 128, device, p)["time/total"]) for p in ("bf16", "fp8")
+        float(roofline_attention("decode", 64, 32768, 32, 8, 128, device, p, DB)["time/total"]) for p in ("bf16", "fp8")
     )
     assert half / full == pytest.approx(0.5, abs=0.02)
 
 
 def test_a_kernel_by_flops_and_bytes() -> None:
     device = DB.device("a100")
-    moved = roofline_kernel(1e9, 1.6e9, device, "bf16")
+    moved = roofline_kernel(1e9, 1.6e9, device, "bf16", DB)
     assert bound_of(moved) == "memory"
     assert 0.5e-3 < moved["time/total"] < 1.2e-3
-    assert bound_of(roofline_kernel(1e15, 1e9, device, "bf16")) == "compute"
-    assert bound_of(roofline_kernel(1e3, 1e3, device, "bf16")) == "launch"
+    assert bound_of(roofline_kernel(1e15, 1e9, device, "bf16", DB)) == "compute"
+    assert bound_of(roofline_kernel(1e3, 1e3, device, "bf16", DB)) == "launch"
 
 
 def test_ten_thousand_rows_are_quick() -> None:

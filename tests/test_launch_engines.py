@@ -134,7 +134,7 @@ def test_a_server_is_predicted() -> None:
 def written(engine: str, **cells: Any) -> tuple[str, tuple[str, ...]]:
     job = resolve_serving({"gpu": "h100-sxm-80gb", "framework": engine, **LOAD, **cells}, Context(database()))
     made = command_of(job, target_named(engine))
-    return made.text, made.talk
+    return made.text, made.notes
 
 
 def test_replicas_over_nodes_are_servers_of_their_own() -> None:

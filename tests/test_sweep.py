@@ -83,7 +83,8 @@ def test_all_layouts_of_a_cell_are_those_that_a_search_costs(model: str, tmp_pat
     some = found[::100]
     assert len(some) > 20
     for row, predicted in zip(some, evaluate_rows(some, Context(DB)), strict=True):
-        assert {name: row[name] for name in predicted} == row_text(predicted), row["layout"]
+        own = {name: value for name, value in predicted.items() if name != "pred_notes"}  # a sweep writes no remarks
+        assert {name: row[name] for name in own} == row_text(own), row["layout"]
     fastest = plan(question, Context(DB), top=1).rows[0]
     capacity = max(float(row["pred_peak_mem_gib"]) for row in found if row["pred_fit"] == "fits") / RISKY_FILL
     within = [float(row["pred_step_time_s"]) for row in found if float(row["pred_peak_mem_gib"]) <= capacity * 0.999]

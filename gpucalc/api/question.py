@@ -18,7 +18,12 @@ from gpucalc.models.model import load_model, model_from_shape
 
 Databases = Sequence[str | os.PathLike[str]]
 # Options of the command line whose column has another name.
-OPTIONS = {"gpus": "n_gpus", "zero": "zero_stage", "inter_node_gbps": "inter_node_gbps_per_gpu"}
+OPTIONS = {
+    "gpus": "n_gpus",
+    "zero": "zero_stage",
+    "inter_node_gbps": "inter_node_gbps_per_gpu",
+    "nics": "nics_per_node",
+}
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ class Names:
             "gpus": lambda: list(db.files("accelerators")),
             "network links": lambda: [link.key for link in db.links() if link.kind == "network"],
             "topologies": lambda: list(db.files("topologies")),
-            "hardware": lambda: [key for folder in KINDS for key in db.files(folder)],
+            "hardware": lambda: list(dict.fromkeys(key for folder in KINDS for key in db.files(folder))),
             "claims": lambda: list(shipped_claims(db)),
             "models": lambda: list(preset_names()),
             "profiles": lambda: list(profile_names(db)),

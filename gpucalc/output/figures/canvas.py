@@ -47,7 +47,7 @@ def check_path(path: str, flag: str = "--plot") -> None:
     >>> check_path("plan.jpeg")
     Traceback (most recent call last):
     ...
-    gpucalc.errors.UsageError: --plot is 'plan.jpeg', expected a name that ends in .png, .svg, .pdf
+    gpucalc.core.errors.UsageError: --plot is 'plan.jpeg', expected a name that ends in .png, .svg, .pdf
     """
     if not path.lower().endswith(FORMS):
         raise UsageError(f"{flag} is {path!r}, expected a name that ends in {', '.join(FORMS)}")
