@@ -176,7 +176,8 @@ def test_the_traffic_on_a_roofline_is_the_operation_s() -> None:
     assert operation_traffic(roofline_gemm(1024, 512, 256, device, "bf16", DATABASE)) == 2 * (
         1024 * 256 + 256 * 512 + 1024 * 512
     )
-    whole = operation_traffic(roofline_attention("prefill_causal", 2, 4096, 32, 8, 128, device, "bf16", DATABASE))
+    shape = (2, 4096, 32, 8, 128)
+    whole = operation_traffic(roofline_attention("prefill_causal", *shape, device, "bf16", DATABASE))
     assert whole == pytest.approx(2 * 2 * 2 * 128 * 4096 * (32 + 8))
     step = operation_traffic(roofline_attention("decode", 1, 4096, 32, 8, 128, device, "bf16", DATABASE))
     assert step == pytest.approx(2 * 2 * 4096 * 8 * 128 + 2 * 2 * 32 * 128)
