@@ -1,6 +1,6 @@
-"""How many examples Hypothesis draws: a few at the desk, four times as many in CI, more when asked.
+"""How many examples Hypothesis draws: a few as a rule, four times as many before a release, more when asked.
 
-`HYPOTHESIS_PROFILE=ci pytest` draws what a test states, the default a quarter of it, `thorough` twenty times as many
+`HYPOTHESIS_PROFILE=deep pytest` draws what a test states, the default a quarter of it, `thorough` twenty times as many
 and others at each run.
 """
 
@@ -11,7 +11,7 @@ import os
 from hypothesis import settings
 
 USUAL = 60  # of a test that states no number
-DEPTH = {"gpucalc": 0.25, "ci": 1.0, "thorough": 20.0}
+DEPTH = {"gpucalc": 0.25, "deep": 1.0, "thorough": 20.0}
 NAME = os.environ.get("HYPOTHESIS_PROFILE", "gpucalc")
 
 
