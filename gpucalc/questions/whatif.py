@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpucalc.core.errors import InfeasibleError, UsageError
+from gpucalc.database.tables import LINK_CONSTANTS, NETWORK_CONSTANTS
 from gpucalc.formulas.scaling import elasticity, training_token_cost
 from gpucalc.jobs import training as jobs
 from gpucalc.jobs.context import Context
@@ -42,9 +43,8 @@ class Resource:
 
 
 LATENCIES = (
-    *("collective_startup", "all_reduce_startup", "link_step_latency", "chunk_latency", "all_to_all_startup"),
-    *("nvls_chunk_latency", "point_to_point_startup", "network_startup", "network_step_latency"),
-    *("network_chunk_latency", "p2p_network_startup"),
+    *(name for name, unit in {**LINK_CONSTANTS, **NETWORK_CONSTANTS}.items() if unit == "s"),
+    "p2p_network_startup",
 )
 HOST_TIMES = (
     *("gemm_launch_seconds", "half_gemm_launch_seconds", "attention_launch_seconds", "elementwise_launch"),
