@@ -39,6 +39,19 @@ class Kind:
     required: tuple[str, ...] = ()  # of the resolved file, as "table.key"
 
 
+# Defaults of cells of the row schema, by their column.
+CELL_DEFAULTS = (
+    *("fused_gate", "fused_rope", "loss_kernel", "vocab_parallel_loss", "gradient_dtype", "fp8_params"),
+    *("attention_precision", "cuda_graphs", "tp_overlap", "dp_overlap", "expert_kernel", "dispatcher"),
+)
+
+
+def _choice(name: str) -> Shape:
+    """What a profile may state as the default of a column: yes or no, or one of its words."""
+    column = INPUT[name]
+    return Flag() if column.kind == "flag" else Text(column.choices)
+
+
 PROFILE_DEFAULTS: dict[str, Shape] = {
     "flash_attention": Text(("yes", "no", "fa1", "fa2", "fa3", "vendor")),
     "flash_kernel": Text(("fa1", "fa2", "fa3", "vendor")),
@@ -46,9 +59,13 @@ PROFILE_DEFAULTS: dict[str, Shape] = {
     "sequence_parallel": Flag(),
     "vpp": Text(("full", "one")),
     "zero_stage": Number(0, 3, whole=True),
-    "dropout": Flag(),
+    "dropout": Either((Flag(), Text(("plain",)))),  # "plain": on where the MLP is not gated
+    **{name: _choice(name) for name in CELL_DEFAULTS},
+    "cuda_graphs_rack": Text(INPUT["cuda_graphs"].choices),  # on racks, whose recipes may differ
+    "grad_accum_dtype": Text(INPUT["grad_accum_dtype"].choices),
     "schedules": Texts(SCHEDULES),
 }
+OPTIONAL_DEFAULTS = ("schedules", "grad_accum_dtype")
 
 
 def _cell(name: str, value: Any) -> str:
@@ -82,7 +99,7 @@ KINDS: dict[str, Kind] = {
         ),
         base="common",
         inherited=("constants", "defaults"),
-        required=tuple(f"defaults.{n}" for n in PROFILE_DEFAULTS if n not in {"dropout", "schedules"}),
+        required=tuple(f"defaults.{n}" for n in PROFILE_DEFAULTS if n not in OPTIONAL_DEFAULTS),
     ),
     "engines": Kind(
         "engine",
