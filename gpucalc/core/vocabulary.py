@@ -93,5 +93,6 @@ def operation(text: str) -> str:
     return _OPERATION_SPELLINGS[folded]
 
 
+PROTOCOLS = ("ll", "ll128", "simple")  # of NCCL: for small messages, middling ones, large ones
 TOPOLOGIES = ("fat-tree", "rail", "dragonfly", "torus-2d", "torus-3d")
 PLACEMENTS = ("consecutive", "scattered")

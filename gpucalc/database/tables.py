@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpucalc.core.errors import DataError, shown, suggestion
+from gpucalc.core.vocabulary import PROTOCOLS
 from gpucalc.database.files import file_label, read_text
 
 FOLDER = "calibration"
@@ -107,7 +108,6 @@ ATTENTION = {
 }
 MEMORY = {"memory_efficiency": SHARE, "kernel_launch_seconds": Cell(high=1.0)}
 # Constant → unit, of the collective formulas: those of a scale-up link, of a network, of expert exchanges.
-PROTOCOLS = ("ll", "ll128", "simple")  # of NCCL
 LINK_CONSTANTS = {
     "link_efficiency": "",
     "collective_startup": "s",

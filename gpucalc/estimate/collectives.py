@@ -10,7 +10,7 @@ import numpy as np
 from gpucalc.core.formula import Constant, info_of
 from gpucalc.core.ledger import Columns, Ledger, any_row
 from gpucalc.core.units import Array
-from gpucalc.core.vocabulary import TOPOLOGIES, WIRINGS
+from gpucalc.core.vocabulary import PROTOCOLS, TOPOLOGIES, WIRINGS
 from gpucalc.formulas import collectives as f
 from gpucalc.formulas import expert_exchange, fabric, topology, wire
 
@@ -20,9 +20,6 @@ PAIR = Constant("PAIR", 2.0, "ranks of a transfer", "definition")
 GATHER = Constant("GATHER", 1.0, "ring passes of a gather or a scatter", "definition")
 REDUCE = Constant("REDUCE", 2.0, "ring passes of an all-reduce: a scatter and a gather", "definition")
 WAITS = Constant("WAITS", 2.0, "waits for the fabric of a crossing that is acknowledged", "definition")
-
-
-PROTOCOLS = ("ll", "ll128", "simple")  # of NCCL: small messages, middling ones, large ones
 
 
 # --- a collective as terms ----------------------------------------------------------------------------

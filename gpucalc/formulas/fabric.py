@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpucalc.core.formula import formula
-from gpucalc.core.units import Bytes, BytesPerSecond, Count, Flag, Ranks, Ratio, Seconds
+from gpucalc.core.units import Count, Flag, Ranks, Ratio
 
 # --- groups in pods --------------------------------------------------------------------------------
 
@@ -179,60 +179,3 @@ def torus_slowdown(domains: Count, dimensions: Count) -> Ratio:
     (8.0, 1.0)
     """
     return np.maximum(1.0, np.maximum(domains, 1) ** (1 / dimensions) * dimensions / 4)
-
-
-# --- torus -----------------------------------------------------------------------------------------
-
-
-@formula(symbol="B", cite="jouppi2023", valid="links >= 1")
-def torus_ring_rate(link_rate: BytesPerSecond, links: Count) -> BytesPerSecond:
-    """Rate of rings that use every dimension of a slice at once: Σ l_i·b, l_i = 2 with wrap-around, else 1.
-
-    4·4·4 chips of TPU v4, rings over X and Y: 4 links of 45 GB/s:
-
-    >>> float(torus_ring_rate(45e9, 4)) / 1e9
-    180.0
-    """
-    return link_rate * links
-
-
-@formula(symbol="V", cite="jouppi2023", valid="ranks >= 1; passes 1 or 2")
-def torus_ring_wire_time(message: Bytes, ranks: Count, passes: Count, ring_rate: BytesPerSecond) -> Seconds:
-    """Time on the links of a gather (one pass) or an all-reduce (two) over a whole slice of a torus.
-
-    All-reduce of 1 GiB over 16³ chips, 6 links of 100 GB/s: 3.58 ms:
-
-    >>> round(float(torus_ring_wire_time(2**30, 4096, 2, 600e9)) * 1e3, 2)
-    3.58
-    """
-    return passes * message * (1 - 1 / ranks) / ring_rate
-
-
-@formula(symbol="L", cite="jouppi2023", valid="hops >= 0; passes 1 or 2")
-def torus_latency(hops: Count, passes: Count, hop_latency: Seconds) -> Seconds:
-    """Latency of the rings of a slice: Σ a_i/2 hops with wrap-around, Σ (a_i - 1) without, per pass.
-
-    16³: 24 hops, twice, at 1 µs:
-
-    >>> round(float(torus_latency(24, 2, 1e-6)) * 1e6)
-    48
-    """
-    return passes * hops * hop_latency
-
-
-@formula(symbol="V_A2A", cite="jouppi2023", valid="longest_side >= 1; links >= 1")
-def torus_all_to_all_wire_time(
-    message: Bytes, ranks: Count, links: Count, longest_side: Count, wrapped: Flag, link_rate: BytesPerSecond
-) -> Seconds:
-    """Time of an all-to-all on a torus: what a chip injects into its links, or the bisection.
-
-    Halving the longest side a leaves a·S/(8·b) with wrap-around, a·S/(4·b) without.
-
-    1 GiB, 100 GB/s a link: 4³ 5.37, 16³ 21.47 ms:
-
-    >>> [round(float(torus_all_to_all_wire_time(2**30, a**3, 6, a, 1, 100e9)) * 1e3, 2) for a in (4, 16)]
-    [5.37, 21.47]
-    """
-    injected = message * (1 - 1 / ranks) / (links * link_rate)
-    bisection = longest_side * message / (np.where(np.equal(wrapped, 1), 8.0, 4.0) * link_rate)
-    return np.maximum(injected, bisection)
