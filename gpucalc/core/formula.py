@@ -67,6 +67,11 @@ class FormulaInfo:
         return tuple(inspect.signature(self.function).parameters)
 
     @functools.cached_property
+    def names(self) -> frozenset[str]:
+        """Names of the arguments, as a set."""
+        return frozenset(self.parameters)
+
+    @functools.cached_property
     def defaults(self) -> dict[str, Any]:
         """Arguments that may be left out, and their values."""
         found = inspect.signature(self.function).parameters.items()

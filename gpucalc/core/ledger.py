@@ -13,7 +13,8 @@ Terms that depend on few columns are evaluated on the distinct combinations of t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,19 @@ def any_row(condition: Any) -> bool:
     (True, False)
     """
     return bool(condition.any()) if isinstance(condition, np.ndarray) else bool(condition)
+
+
+def distinct(column: Any) -> list[int]:
+    """The codes that a column of codes holds.
+
+    >>> distinct(2.0), distinct(np.array([3.0, 1.0, 3.0]))
+    ([2], [1, 3])
+    """
+    return [int(code) for code in np.unique(column)] if isinstance(column, np.ndarray) else [int(column)]
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.ndim > 0
 
 
 def _compress(codes: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray, int]:
@@ -55,8 +69,9 @@ class Columns(Mapping[str, Any]):
     def __init__(self, values: Mapping[str, Any], codes: Mapping[str, tuple[np.ndarray, int]] | None = None) -> None:
         self._values = dict(values)
         self._codes = dict(codes or {})
+        self._arrays = {name: None for name, value in values.items() if _is_array(value)}  # an ordered set of names
         self.terms: dict[str, str] = {}  # name → path, of the columns that a ledger computed
-        lengths = {len(v) for v in self._values.values() if isinstance(v, np.ndarray) and v.ndim}
+        lengths = {len(self._values[name]) for name in self._arrays}
         if len(lengths) > 1:
             raise ValueError(f"columns of different lengths: {sorted(lengths)}")
         self.rows: int | None = lengths.pop() if lengths else None
@@ -74,7 +89,10 @@ class Columns(Mapping[str, Any]):
         """Add a column; one that exists is replaced. `term` is the path under which a ledger stored it."""
         self._values[name] = value
         self._codes.pop(name, None)
+        self._arrays.pop(name, None)
         self.terms.pop(name, None)
+        if _is_array(value):
+            self._arrays[name] = None
         if term:
             self.terms[name] = term
 
@@ -90,10 +108,9 @@ class Columns(Mapping[str, Any]):
         The result holds only those columns and the scalars, so a term that reads another
         column fails instead of being wrong. The index is None when all of `names` are scalars.
         """
-        varying = [n for n in names if isinstance(self._values.get(n), np.ndarray) and self._values[n].ndim]
-        scalars = {n: v for n, v in self._values.items() if not (isinstance(v, np.ndarray) and v.ndim)}
+        varying = [name for name in names if name in self._arrays]
         if not varying:
-            return self._narrowed(Columns(scalars)), None
+            return self._narrowed({}, {}), None
         combined, size = self._coded(varying[0])
         for name in varying[1:]:
             codes, levels = self._coded(name)
@@ -103,15 +120,26 @@ class Columns(Mapping[str, Any]):
         index, first, _ = _compress(combined, size)
         reduced = {n: self._values[n][first] for n in varying}
         kept = {n: (self._codes[n][0][first], self._codes[n][1]) for n in varying}
-        return self._narrowed(Columns({**scalars, **reduced}, kept)), index
+        return self._narrowed(reduced, kept), index
 
-    def _narrowed(self, columns: Columns) -> Columns:
-        columns.terms = {name: path for name, path in self.terms.items() if name in columns}
+    def _narrowed(self, reduced: dict[str, np.ndarray], codes: dict[str, tuple[np.ndarray, int]]) -> Columns:
+        """The scalars, and some of the arrays with fewer rows."""
+        columns = Columns(reduced, codes)
+        values = self._values.copy()
+        for name in self._arrays:
+            del values[name]
+        values.update(reduced)
+        columns._values = values
+        columns.terms = {name: path for name, path in self.terms.items() if name in values}
         return columns
+
+    def arrays(self) -> tuple[str, ...]:
+        """Names of the columns that are arrays."""
+        return tuple(self._arrays)
 
     def row(self, index: int) -> dict[str, Any]:
         """One row as plain values."""
-        return {n: v[index] if isinstance(v, np.ndarray) and v.ndim else v for n, v in self._values.items()}
+        return {name: value[index] if name in self._arrays else value for name, value in self._values.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +156,9 @@ class Argument:
     unit: Unit | None = None
 
 
-@dataclass(slots=True)
+NOTHING: Mapping[Any, Any] = MappingProxyType({})
+
+
 class Entry:
     """One stored term: its value on the rows of its scope, and how it came about.
 
@@ -136,14 +166,21 @@ class Entry:
     a formula by name, the factors of a product and the parts of a sum by reference, the "selector" of a choice.
     """
 
-    value: Any
-    scope: Ledger
-    verb: str
-    info: FormulaInfo | None = None
-    arguments: dict[str, Argument] = field(default_factory=dict)
-    parts: tuple[str | Constant, ...] = ()
-    cases: Mapping[int, str] = field(default_factory=dict)
-    otherwise: str = ""
+    __slots__ = ("arguments", "cases", "info", "otherwise", "parts", "scope", "value", "verb")
+
+    def __init__(
+        self,
+        value: Any,
+        scope: Ledger,
+        verb: str,
+        info: FormulaInfo | None = None,
+        parts: tuple[str | Constant, ...] = (),
+        cases: Mapping[int, str] = NOTHING,
+        otherwise: str = "",
+    ) -> None:
+        self.value, self.scope, self.verb, self.info = value, scope, verb, info
+        self.parts, self.cases, self.otherwise = parts, cases, otherwise
+        self.arguments: Mapping[str, Argument] = NOTHING
 
     @property
     def unit(self) -> Unit | None:
@@ -193,7 +230,7 @@ class Ledger:
 
     def without(self, *names: str) -> Ledger:
         """A scope of all columns but `names`."""
-        return self.on(*[name for name in self.columns if name not in names])
+        return self.on(*[name for name in self.columns.arrays() if name not in names])
 
     def __contains__(self, path: str) -> bool:
         return path in self.entries
@@ -226,8 +263,9 @@ class Ledger:
         """
         if isinstance(reference, Constant):
             return reference.value
-        if reference in self.entries:
-            return self[reference]
+        entry = self.entries.get(reference)
+        if entry is not None:
+            return entry.value if entry.scope is self else self[reference]
         try:
             return self.columns._values[reference]
         except KeyError:
@@ -274,18 +312,24 @@ class Ledger:
         for name in info.parameters:
             if name in given:
                 value = given[name]
-                values[name] = self.value(value) if isinstance(value, str | Constant) else value
+                kind = value.__class__
+                values[name] = self.value(value) if kind is str or kind is Constant else value
             elif name in columns:
                 values[name] = columns[name]
             elif name not in info.defaults:
                 raise KeyError(f"{info.name}: no argument or column {name!r} in this scope")
         entry = Entry(function(**values), self, "formula", info)
         if self.trace:
-            if unknown := given.keys() - set(info.parameters):
+            if unknown := given.keys() - info.names:
                 raise TypeError(f"{info.name} has no argument {', '.join(sorted(unknown))}")
             entry.arguments = {name: self._argument(info, name, given) for name in info.parameters}
         stored: Array = self._store(path, entry)
         return stored
+
+    def apply(self, path: str, function: Callable[..., Any], given: Mapping[str, Any]) -> Array:
+        """As `add`, with what `given` has of the formula's arguments: several formulas share one set of them."""
+        names = info_of(function).names
+        return self.add(path, function, **{name: value for name, value in given.items() if name in names})
 
     def _argument(self, info: FormulaInfo, name: str, given: Mapping[str, Any]) -> Argument:
         """Where the argument `name` of a formula came from."""

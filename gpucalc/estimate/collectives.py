@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gpucalc.core.formula import Constant, info_of
-from gpucalc.core.ledger import Columns, Ledger, any_row
+from gpucalc.core.formula import Constant
+from gpucalc.core.ledger import Columns, Ledger, any_row, distinct
 from gpucalc.core.units import Array
 from gpucalc.core.vocabulary import PROTOCOLS, TOPOLOGIES, WIRINGS
 from gpucalc.formulas import collectives as f
@@ -146,8 +146,7 @@ def _add_time(ledger: Ledger, path: str, coupling: str) -> str:
 
 def _add(ledger: Ledger, path: str, formula: Callable[..., Any], given: Mapping[str, Any], **more: Any) -> Array:
     """Store a formula of the ones that an operation consists of: each takes of `given` what it has arguments for."""
-    known = info_of(formula).parameters
-    return ledger.add(path, formula, **{**{name: value for name, value in given.items() if name in known}, **more})
+    return ledger.apply(path, formula, {**given, **more} if more else given)
 
 
 def _crosses(ledger: Ledger, path: str, given: Mapping[str, Any]) -> bool:
@@ -201,7 +200,7 @@ def place(ledger: Ledger, path: str, ranks: Any, stride: Any) -> dict[str, Any]:
     group: dict[str, Any] = {"ranks": ranks, "stride": stride}
     ledger.add(path, topology.ranks_per_domain, **group)
     placed = {"ranks": ranks, "ranks_per_domain": path, "link_bandwidth": f"{path}/link"}
-    wirings = {int(code): WIRINGS[int(code)] for code in np.unique(c["wiring"])}
+    wirings = {code: WIRINGS[code] for code in distinct(c["wiring"])}
     for wiring in wirings.values():
         ledger.add(f"{path}/link/{wiring}", topology.SCALE_UP_BANDWIDTH[wiring], group=path)
     ledger.choose(f"{path}/link", "wiring", {code: f"{path}/link/{w}" for code, w in wirings.items()})
@@ -210,7 +209,7 @@ def place(ledger: Ledger, path: str, ranks: Any, stride: Any) -> dict[str, Any]:
     ledger.add(f"{path}/domains", topology.group_domains, ranks=ranks, ranks_per_domain=path)
     ledger.add(f"{path}/pod", fabric.group_pod, ranks_per_domain=path, **group)
     ledger.add(f"{path}/flows", fabric.ring_flows, ranks=ranks, ranks_per_domain=path, group_pod=f"{path}/pod")
-    kinds = {int(code): TOPOLOGIES[int(code)] for code in np.unique(c["topology"])}
+    kinds = {code: TOPOLOGIES[code] for code in distinct(c["topology"])}
     names = {"ranks": ranks, "ranks_per_domain": path, "domains": f"{path}/domains", "group_pod": f"{path}/pod"}
     names["ring_flows"] = f"{path}/flows"
     for kind in kinds.values():
@@ -246,7 +245,7 @@ def algorithms(op: str, ledger: Ledger) -> dict[str, str]:
     """
     crosses = bool(np.any(ledger["time/crosses"])) if "time/crosses" in ledger else False
     if crosses and op in {"all_reduce", "all_gather", "reduce_scatter"}:
-        parts = [str(part) for part in ledger.entries["time/network"].parts]
+        parts = ledger.entries["time/network"].names
         return {part.removeprefix("time/network/").replace("/", " "): part for part in parts}
     if op == "all_reduce":
         return {"ring": "time/link/ring", "nvls": "time/link/nvls"}

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gpucalc.core.formula import info_of
 from gpucalc.core.ledger import Columns, Ledger
 from gpucalc.core.units import Array
 from gpucalc.formulas import attention, roofline
@@ -19,17 +18,11 @@ Add = Callable[..., Array]
 
 
 def _joined(compute: Formula, memory: Formula, whole: Formula) -> Add:
-    formulas = {"compute": compute, "memory": memory}
-    # Each formula gets of the arguments given those that it has.
-    wanted = {name: frozenset(info_of(formula).parameters) for name, formula in formulas.items()}
-    rest = frozenset(info_of(whole).parameters)
-
     def add(ledger: Ledger, path: str, *, under: str = "", **given: Any) -> Array:
-        for name, formula in formulas.items():
-            own = wanted[name]
-            ledger.add(f"{under or path}/{name}", formula, **{n: v for n, v in given.items() if n in own})
-        parts = {name: f"{under or path}/{name}" for name in formulas}
-        return ledger.add(path, whole, **parts, **{n: v for n, v in given.items() if n in rest})
+        parts = {"compute": f"{under or path}/compute", "memory": f"{under or path}/memory"}
+        ledger.apply(parts["compute"], compute, given)
+        ledger.apply(parts["memory"], memory, given)
+        return ledger.apply(path, whole, {**given, **parts})
 
     return add
 

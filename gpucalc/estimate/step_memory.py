@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gpucalc.core.formula import Constant, info_of
-from gpucalc.core.ledger import Ledger, any_row
+from gpucalc.core.formula import Constant
+from gpucalc.core.ledger import Ledger, any_row, distinct
 from gpucalc.core.units import Unit
 from gpucalc.formulas import adapters, data_parallel, memory, parameters, pipeline, shapes
 from gpucalc.layouts.schedules import Schedule, by_code
@@ -104,6 +104,8 @@ def add_states(ledger: Ledger) -> None:
     ledger.add(
         "memory/adapters", memory.weight_memory, parameters="tuned_parameters", weight_bytes="adapter_state_bytes"
     )
+    for stage in STAGES:  # what no schedule and no recomputation changes
+        ledger.total(f"memory/{stage}/fixed", f"memory/{stage}/states", "memory/adapters", "memory/gather")
 
 
 def _gathered(ledger: Ledger) -> None:
@@ -188,7 +190,7 @@ def add_in_flight(ledger: Ledger) -> None:
 
 def used_schedules(columns: Mapping[str, Any]) -> list[Schedule]:
     """The schedules that some row has."""
-    return [by_code(int(code)) for code in np.unique(columns["schedule"])]
+    return [by_code(code) for code in distinct(columns["schedule"])]
 
 
 def by_schedule(ledger: Ledger, path: str, which: str, **given: Any) -> Any:
@@ -199,8 +201,7 @@ def by_schedule(ledger: Ledger, path: str, which: str, **given: Any) -> Any:
         formula = getattr(row, which)
         if formula not in paths:
             paths[formula] = f"{path}/{row.name}"
-            own = info_of(formula).parameters
-            ledger.add(paths[formula], formula, **{name: value for name, value in given.items() if name in own})
+            ledger.apply(paths[formula], formula, given)
         cases[row.code] = paths[formula]
     return ledger.choose(path, "schedule", cases)
 
@@ -210,6 +211,7 @@ def add_bounds(ledger: Ledger) -> None:
     for name in ("none", "full"):
         for stage in STAGES:
             _activations(ledger, stage, name)
+            ledger.total(f"memory/{stage}/live/{name}", f"activations/{stage}/{name}", f"transient/{stage}/{name}")
 
 
 def _activations(ledger: Ledger, stage: str, name: str) -> None:
@@ -270,8 +272,9 @@ def _cases(path: str) -> dict[int, str]:
 def _stages(ledger: Ledger, name: str, shares: bool) -> None:
     """Store the memory of each stage; with `shares` gradients and activations of some row share memory."""
     for stage in STAGES:
-        parts = [f"memory/{stage}/states", "memory/adapters", "memory/gather"]
-        parts += [f"activations/{stage}/{name}", f"transient/{stage}/{name}"]
+        live = f"memory/{stage}/live/{name}"
+        chosen = (f"activations/{stage}/{name}", f"transient/{stage}/{name}")
+        parts = [f"memory/{stage}/fixed", *([live] if live in ledger else chosen)]
         if shares:
             parts.append(f"shared/{stage}/{name}")
             ledger.add(

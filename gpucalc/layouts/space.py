@@ -22,7 +22,7 @@ from gpucalc.layouts.axes import AXES, CUT, STATE, Sizes, degree_axes, divisors,
 from gpucalc.layouts.rules import Rule
 from gpucalc.layouts.schedules import SCHEDULES, by_code, stages_held
 
-BLOCK = 16_384
+BLOCK = 32_768
 FIRST_BLOCK = 2_048
 
 # Enumeration makes only layouts that keep these: replicas are what other degrees leave, chunks belong to schedules.
