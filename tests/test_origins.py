@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 
 from gpucalc.core.ledger import Columns, Ledger
+from gpucalc.core.trace import records
 from gpucalc.database.reader import Database
 from gpucalc.estimate.power import estimate_power
 from gpucalc.estimate.run import estimate_run
+from gpucalc.estimate.serving import estimate_serving
 from gpucalc.estimate.storage import estimate_storage
 from gpucalc.jobs.context import Context
+from gpucalc.jobs.serving import resolve_serving, stack_serving
 from gpucalc.questions import power, run, storage
 from gpucalc.questions.run_scenarios import Question
 
@@ -75,3 +78,29 @@ def test_storage_is_explained_down_to_its_inputs(monkeypatch: pytest.MonkeyPatch
     terms = {term["path"]: term for term in answer.terms}
     assert terms["metric/samples"]["arguments"]["batch_time"]["term"] == "time/batch"
     assert terms["checkpoint/load-by-all"]["unit"] == "s"
+
+
+SERVED = {
+    "dense": {"model": "llama-3.1-70b", "tp": 4, "n_gpus": 8},
+    "latents": {"model": "deepseek-r1", "tp": 8, "attention_dp": 2, "ep": 16, "n_gpus": 16, "framework": "sglang"},
+    "windows": {"model": "gpt-oss-120b", "tp": 2, "n_gpus": 2, "framework": "vllm"},
+    "hybrid": {"model": "jamba-52b", "tp": 4, "n_gpus": 4},
+    "apart": {"model": "llama-3.1-8b", "tp": 1, "n_gpus": 4, "prefill_gpus": 1},
+    "at a rate": {"model": "llama-3.1-8b", "tp": 1, "n_gpus": 2, "rate": 2.0, "concurrency": None},
+    "stages": {"model": "llama-3.1-70b", "tp": 2, "pp": 2, "n_gpus": 4, "framework": "trtllm"},
+}
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_serving_is_explained_down_to_its_inputs(name: str) -> None:
+    cells = {"gpu": "h200", "precision": "fp8", "isl": 2048.0, "osl": 256.0, "concurrency": 32.0, **SERVED[name]}
+    job = resolve_serving({n: v for n, v in cells.items() if v is not None}, CONTEXT)
+    ledger = estimate_serving(rows(stack_serving([job])), trace=True)
+    assert without_origin(ledger) == []
+    one = estimate_serving(stack_serving([job]), trace=True)
+    terms = {term["path"]: term for term in records(one, ("metric/output-rate", "time/ttft", "memory/kv-space"))}
+    assert len(terms) == len(one.entries)
+    assert terms["metric/output-rate"]["unit"] == "1/s"
+    for term in terms.values():
+        assert term["formula"] or term["note"], term["path"]
+        assert all(argument.get("term", "time/ttft") in terms for argument in term["arguments"].values())

@@ -11,7 +11,7 @@ from typing import Any
 
 from gpucalc.core.ledger import Columns, Ledger
 from gpucalc.core.units import Array
-from gpucalc.formulas import attention, roofline
+from gpucalc.formulas import attention, experts, roofline
 
 Formula = Callable[..., Any]
 Add = Callable[..., Array]
@@ -34,6 +34,7 @@ add_flash_attention = _joined(attention.flash_compute_time, attention.flash_memo
 add_decode_attention = _joined(
     attention.decode_unit_time, attention.decode_memory_time, attention.decode_attention_time
 )
+add_grouped_gemm = _joined(experts.grouped_compute_time, experts.grouped_memory_time, experts.grouped_gemm_time)
 
 
 def seconds(add: Add, values: Mapping[str, Any]) -> Any:

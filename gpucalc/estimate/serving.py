@@ -6,12 +6,16 @@ from typing import Any
 
 import numpy as np
 
+from gpucalc.core.formula import Constant
 from gpucalc.core.ledger import Columns, Ledger
+from gpucalc.core.units import Unit
 from gpucalc.estimate.serving_memory import add_cache, add_weights
-from gpucalc.estimate.serving_pass import Pass, add_pass, define_shapes
-from gpucalc.formulas import kv_cache, layer, serving
+from gpucalc.estimate.serving_pass import ONE, Layer, Pass, add_layer, add_pass
+from gpucalc.formulas import kv_cache, serving, serving_memory
+from gpucalc.formulas import serving_load as load
 
 BISECTIONS = 18
+NOTHING = Constant("NOTHING", 0.0, "what a request alone in the system waits", "definition", unit=Unit("s", second=1))
 RESERVES = 1  # memory rule of an engine that admits a request only when its full length fits
 
 
@@ -54,183 +58,163 @@ def _plain(value: Any) -> Any:
 
 
 def _estimate(columns: Columns, trace: bool) -> Ledger:
-    ledger = Ledger(Columns(columns), trace=trace)
-    c = ledger.columns
-    c.define("context", c["isl"] + c["osl"] / 2)
-    c.define("cached_prefix", c["isl"] * c["prefix_hit"])
-    c.define("prompt_tokens", np.maximum(c["isl"] - c["cached_prefix"], 1.0))
-    c.define("verified", c["draft_tokens"] + 1)
-    if "saturation_rate" not in c:
-        c.define("saturation_rate", 0.0)
-    workers = c["prefill_gpus"] / (c["tp"] * c["pp"])
-    c.define("prefill_workers", workers)
-    c.define("decode_ranks", np.maximum(c["dp"] - workers, 1.0))
-    define_shapes(ledger)
+    ledger = Ledger(Columns({"saturation_rate": 0.0, **columns}), trace=trace)
+    ledger.define("context", load.mean_context)
+    ledger.define("cached_prefix", load.cached_tokens_of_prompt)
+    ledger.define("prompt_tokens", load.computed_prompt)
+    ledger.define("verified", load.verified_tokens)
+    ledger.define("prefill_workers", load.prefill_workers)
+    ledger.define("decode_ranks", load.decode_ranks)
+    parts = add_layer(ledger)
     add_weights(ledger)
     add_cache(ledger)
     _batch(ledger)
-    _passes(ledger)
+    _passes(ledger, parts)
     _answers(ledger)
     return ledger
 
 
 def _batch(ledger: Ledger) -> None:
     """Sequences that decode together on one attention rank: those in the system, as far as the cache holds them."""
-    c = ledger.columns
-    holds = np.where(c["memory_rule"] == RESERVES, ledger["memory/sequences"], ledger["memory/sequences-mean"])
-    limit = ledger.keep("memory/batch-limit", np.maximum(np.minimum(holds, c["max_seqs"]), 1.0))
-    c.define("concurrency", np.where(c["fills"] > 0, limit * c["decode_ranks"], c["concurrency"]))
-    wanted = ledger.keep("symbol/wanted", c["concurrency"] / c["decode_ranks"])
-    batch = ledger.keep("symbol/batch", np.minimum(np.maximum(wanted, np.where(c["open_loop"] > 0, 0.0, 1.0)), limit))
-    c.define("batch", batch)
-    c.define("decoding", np.maximum(batch / c["pp"], 1.0))
+    ledger.choose(
+        "memory/held-sequences", "memory_rule", {RESERVES: "memory/sequences"}, otherwise="memory/sequences-mean"
+    )
+    limit = "memory/batch-limit"
+    ledger.add(limit, serving_memory.batch_limit, sequences="memory/held-sequences")
+    ledger.define("concurrency", load.requests_in_system, batch_limit=limit)
+    ledger.add("symbol/wanted", load.requests_per_rank)
+    ledger.define("batch", load.decoding_batch, wanted="symbol/wanted", batch_limit=limit)
+    ledger.define("decoding", load.stage_batch)
+    ledger.define("replica_batch", load.replica_batch)
 
 
-def _passes(ledger: Ledger) -> None:
-    c = ledger.columns
-    c.define("chunk", np.minimum(c["prompt_tokens"], c["chunk_tokens"]))
-    chunks = ledger.add("prefill/chunks", serving.prefill_chunks, tokens=c["prompt_tokens"], chunk=c["chunk_tokens"])
-    c.define("chunk", c["prompt_tokens"] / chunks)  # chunks of equal size
-    arrived = ledger.add(
+def _passes(ledger: Ledger, parts: Layer) -> None:
+    ledger.add("prefill/chunks", serving.prefill_chunks, tokens="prompt_tokens", chunk="chunk_tokens")
+    ledger.define("chunk", load.chunk_size, chunks="prefill/chunks")
+    ledger.add(
         "prefill/arrived",
         serving.prompts_per_pass,
-        batch=c["batch"] * c["attention_dp"],
-        tokens=c["prompt_tokens"],
-        chunk=c["chunk_tokens"],
-        attention_ranks=c["attention_dp"],
+        batch="replica_batch",
+        tokens="prompt_tokens",
+        chunk="chunk_tokens",
+        attention_ranks="attention_dp",
     )
     # Engines that balance attention ranks let all of them prefill in the same step.
-    together = np.maximum(arrived, np.where(c["gathers_prompts"] > 0, c["attention_dp"], 1.0))
-    together = np.minimum(together, _at_least_one(c["batch"] * c["attention_dp"]))
-    ledger.keep("prefill/together", together)
-    each = np.maximum(together / c["attention_dp"], 1.0)  # prompts of one rank
-    rows = c["decoding"] * c["verified"]
-    share = c["attention_dp"]
-    add_pass(ledger, Pass("decode", rows, rows * share, rows, sequences=c["decoding"], launch=c["graph_launch_share"]))
-    one = c["chunk"]
-    add_pass(ledger, Pass("single", one, one, 1.0, prompts=1.0, exchange="prefill"))
-    prompt, group = c["chunk"] * each, c["chunk"] * together
-    add_pass(ledger, Pass("prefill", prompt, group, each, prompts=each, exchange="prefill"))
-    mixed = prompt + rows
-    add_pass(
-        ledger,
-        Pass("mixed", mixed, group + rows * share, rows, sequences=c["decoding"], prompts=each, exchange="prefill"),
-    )
-
-
-def _at_least_one(value: Any) -> Any:
-    return np.maximum(value, 1.0)
+    ledger.add("prefill/together", load.prompts_together, arrived="prefill/arrived")
+    ledger.add("prefill/prompts", load.prompts_of_rank, together="prefill/together")
+    ledger.product("decode/tokens", "decoding", "verified")
+    ledger.product("decode/group-tokens", "decode/tokens", "attention_dp")
+    ledger.product("prefill/tokens", "chunk", "prefill/prompts")
+    ledger.product("prefill/group-tokens", "chunk", "prefill/together")
+    ledger.total("mixed/tokens", "prefill/tokens", "decode/tokens")
+    ledger.total("mixed/group-tokens", "prefill/group-tokens", "decode/group-tokens")
+    rows, prompts, decoding = "decode/tokens", "prefill/prompts", "decoding"
+    for one in (
+        Pass("decode", rows, "decode/group-tokens", rows, sequences=decoding, launch="graph_launch_share"),
+        Pass("single", "chunk", "chunk", ONE, prompts=ONE, exchange="prefill"),
+        Pass("prefill", "prefill/tokens", "prefill/group-tokens", prompts, prompts=prompts, exchange="prefill"),
+        Pass("mixed", "mixed/tokens", "mixed/group-tokens", rows, decoding, prompts, exchange="prefill"),
+    ):
+        add_pass(ledger, one, parts)
 
 
 def _answers(ledger: Ledger) -> None:
-    c = ledger.columns
-    chunks, together = ledger["prefill/chunks"], ledger["prefill/together"]
-    ledger.add("time/overhead", serving.step_overhead, sequences=c["decoding"])
+    ledger.add("time/overhead", serving.step_overhead, sequences="decoding")
     for name in ("decode", "single", "prefill", "mixed"):
         ledger.total(f"{name}/step", f"{name}/time", "time/overhead")
-    step = ledger.total("time/step", "decode/step")
-    accepted = ledger.add("decode/accepted", serving.tokens_per_verification, draft=c["draft_tokens"])
-    per_token = ledger.add(
-        "time/token",
-        serving.speculative_step,
-        verify=step,
-        draft=ledger["decode/time"] * c["draft_cost"],
-        draft_tokens=c["draft_tokens"],
-        accepted=accepted,
+    ledger.total("time/step", "decode/step")
+    ledger.add("decode/accepted", serving.tokens_per_verification, draft="draft_tokens")
+    ledger.product("decode/draft", "decode/time", "draft_cost")
+    ledger.add(
+        "time/token", serving.speculative_step, verify="time/step", draft="decode/draft", accepted="decode/accepted"
     )
-    one_pass = ledger.add(
-        "prefill/interference-of-pass",
-        serving.prefill_interference,
-        mixed_pass=ledger["mixed/step"],
-        step=step,
-        alone=ledger["prefill/step"],
-        mixes=c["mixes_prefill"],
-    )
-    apart = c["prefill_workers"] > 0
-    interference = ledger.add("prefill/interference", layer.scaled_time, time=one_pass, factor=chunks / together)
-    felt = ledger.keep("prefill/felt", np.where(apart, 0.0, interference))
-    tpot = ledger.add(
+    _interference(ledger)
+    ledger.add(
         "time/tpot",
         serving.closed_loop_tpot,
-        step=per_token,
-        batch=c["batch"] * c["attention_dp"],
-        interference=felt,
-        stages=c["pp"],
+        step="time/token",
+        batch="replica_batch",
+        interference="prefill/felt",
+        stages="pp",
     )
-    alone = ledger.add("time/prefill-unloaded", layer.scaled_time, time=ledger["single/step"], factor=chunks)
-    loaded_pass = np.where(
-        apart, ledger["prefill/step"], np.where(c["mixes_prefill"] > 0, ledger["mixed/step"], ledger["prefill/step"])
-    )
-    prefill = ledger.add(
-        "time/prefill", layer.scaled_time, time=ledger.keep("prefill/pass", loaded_pass), factor=chunks
-    )
-    transfer = _transfer(ledger, alone, apart)
-    residence = ledger.add("time/residence", serving.request_time, prefill=prefill, tpot=tpot)
-    admission = ledger.add(
-        "time/admission", serving.admission_wait, concurrency=ledger["symbol/wanted"], residence=residence
-    )
-    ledger.add(
-        "time/queue/closed", serving.prefill_queue, batch=c["batch"] * c["attention_dp"], interference=interference
-    )
-    arrivals = np.where(c["rate"] > 0, c["rate"] / np.where(apart, np.maximum(c["prefill_workers"], 1.0), c["dp"]), 0.0)
-    ledger.add("time/queue/open", serving.deterministic_queue, rate=arrivals, service=interference)
-    queue = ledger.choose("time/queue", c["open_loop"], {0: "time/queue/closed", 1: "time/queue/open"})
-    ttft = ledger.add(
-        "time/ttft",
-        serving.time_to_first_token,
-        prefill=prefill,
-        step=step,
-        queue=queue,
-        admission=np.where(c["open_loop"] > 0, 0.0, admission),
-        transfer=transfer,
-    )
-    ledger.add(
-        "time/ttft-unloaded",
-        serving.time_to_first_token,
-        prefill=alone,
-        step=0.0,
-        queue=0.0,
-        admission=0.0,
-        transfer=transfer,
-    )
-    _rates(ledger, ttft, tpot, alone, apart)
+    _prefill(ledger)
+    ledger.add("time/residence", serving.request_time, prefill="time/prefill", tpot="time/tpot")
+    _queue(ledger)
+    loaded = {"queue": "time/queue", "admission": "time/admission-closed", "prefill": "time/prefill"}
+    ledger.add("time/ttft", serving.time_to_first_token, step="time/step", transfer="time/transfer", **loaded)
+    alone = {"step": NOTHING, "queue": NOTHING, "admission": NOTHING, "prefill": "time/prefill-unloaded"}
+    ledger.add("time/ttft-unloaded", serving.time_to_first_token, transfer="time/transfer", **alone)
+    _rates(ledger)
 
 
-def _transfer(ledger: Ledger, alone: Any, apart: Any) -> Any:
-    """Time that sending the prompt's cache to a decode worker adds; nothing where one GPU does both."""
-    c = ledger.columns
-    network = c["network_bandwidth"] * c["transfer_efficiency"]
-    cache = ledger["memory/kv/longest"] * c["isl"] / (c["isl"] + c["osl"])
-    exposed = ledger.add(
+def _interference(ledger: Ledger) -> None:
+    """Store how long the prefill of a request delays the others."""
+    ledger.add(
+        "prefill/interference-of-pass",
+        serving.prefill_interference,
+        mixed_pass="mixed/step",
+        step="time/step",
+        alone="prefill/step",
+        mixes="mixes_prefill",
+    )
+    ledger.add(
+        "prefill/interference",
+        load.prompt_interference,
+        interference_of_pass="prefill/interference-of-pass",
+        chunks="prefill/chunks",
+        together="prefill/together",
+    )
+    ledger.add("prefill/felt", load.felt_interference, interference="prefill/interference")
+
+
+def _prefill(ledger: Ledger) -> None:
+    """Store the time of a prompt alone and under load, and what sending its cache to a decode worker adds."""
+    ledger.product("time/prefill-unloaded", "single/step", "prefill/chunks")
+    ledger.add("prefill/pass", load.loaded_prefill_pass, mixed="mixed/step", alone="prefill/step")
+    ledger.product("time/prefill", "prefill/pass", "prefill/chunks")
+    ledger.product("transfer/bandwidth", "network_bandwidth", "transfer_efficiency")
+    ledger.add("transfer/cache", serving_memory.prompt_cache, sequence_bytes="memory/kv/longest")
+    ledger.add(
         "transfer/exposed",
         kv_cache.cache_transfer_exposed,
-        cache=cache,
-        transfer_bandwidth=network,
-        prefill=alone,
+        cache="transfer/cache",
+        transfer_bandwidth="transfer/bandwidth",
+        prefill="time/prefill-unloaded",
     )
-    return ledger.keep("time/transfer", np.where(apart, exposed, 0.0))
+    ledger.add("time/transfer", load.transfer_of_apart, exposed="transfer/exposed")
 
 
-def _rates(ledger: Ledger, ttft: Any, tpot: Any, alone: Any, apart: Any) -> None:
-    c = ledger.columns
-    held = ledger.add(
-        "metric/held-rate", serving.service_rate, ranks=c["decode_ranks"], residence=ledger["time/residence"]
-    )
-    workers = np.maximum(c["prefill_workers"], 1e-9)
-    feed = ledger.add("metric/prefill-rate", serving.service_rate, batch=1.0, ranks=workers, residence=alone)
-    feed = np.where(apart, feed, np.inf)
-    served = ledger.keep("metric/service-rate", np.minimum(held, feed))
-    loop = ledger.add(
+def _queue(ledger: Ledger) -> None:
+    """Store the waits for a place in the batch and behind the prefills of others."""
+    ledger.add("time/admission", serving.admission_wait, concurrency="symbol/wanted", residence="time/residence")
+    ledger.add("time/admission-closed", load.closed_loop_wait, wait="time/admission")
+    service = "prefill/interference"
+    ledger.add("time/queue/closed", serving.prefill_queue, batch="replica_batch", interference=service)
+    ledger.add("time/queue/arrivals", load.arrivals_at_one)
+    ledger.add("time/queue/open", serving.deterministic_queue, rate="time/queue/arrivals", service=service)
+    ledger.choose("time/queue", "open_loop", {0: "time/queue/closed", 1: "time/queue/open"})
+
+
+def _rates(ledger: Ledger) -> None:
+    ledger.add("metric/held-rate", serving.service_rate, ranks="decode_ranks", residence="time/residence")
+    ledger.add("metric/prefill-rate", load.prefill_rate, prefill="time/prefill-unloaded")
+    ledger.add("metric/service-rate", load.slower_side, held="metric/held-rate", fed="metric/prefill-rate")
+    ledger.add("metric/requests", load.some_requests)
+    ledger.add(
         "metric/loop-rate",
         serving.little_throughput,
-        concurrency=np.maximum(c["concurrency"], 1e-9),
-        ttft=ttft,
-        tpot=tpot,
+        concurrency="metric/requests",
+        ttft="time/ttft",
+        tpot="time/tpot",
     )
-    closed = np.minimum(loop, feed * c["osl"])
-    total = ledger.keep("metric/output-rate", np.where(c["open_loop"] > 0, c["rate"] * c["osl"], closed))
-    ledger.keep("metric/request-rate", total / c["osl"])
-    ledger.keep("metric/output-rate-per-gpu", total / c["n_gpus"])
-    ledger.keep("metric/output-rate-per-user", 1 / tpot)
-    ledger.keep("metric/decode-batch", c["batch"])
-    ledger.keep("metric/saturation-rate", np.where(c["fills"] > 0, served, c["saturation_rate"]))
+    ledger.add("metric/output-rate", load.output_rate, loop="metric/loop-rate", fed="metric/prefill-rate")
+    ledger.add("metric/request-rate", load.request_rate, output_rate="metric/output-rate")
+    ledger.add("metric/output-rate-per-gpu", load.rate_per_gpu, output_rate="metric/output-rate")
+    ledger.add("metric/output-rate-per-user", load.rate_per_user, tpot="time/tpot")
+    ledger.total("metric/decode-batch", "batch")
+    ledger.add(
+        "metric/saturation-rate",
+        load.saturation_rate,
+        served="metric/service-rate",
+        saturation="saturation_rate",
+    )

@@ -89,56 +89,20 @@ def grouped_memory_time(
     return (weights + rows) / (gemm_memory_efficiency * grouped_memory_efficiency * memory_bandwidth)
 
 
-@formula(symbol="t_grouped", cite="gpucalc-calibration", valid="visited >= 1; one kernel for all experts")
+@formula(
+    symbol="t_grouped",
+    cite="gpucalc-calibration",
+    valid="compute > 0; memory > 0; gemm_overlap_order >= 1",
+    bounds=("compute", "memory"),
+)
 def grouped_gemm_time(
-    routed: Count,
-    visited: Count,
-    n: Count,
-    k: Count,
-    peak: FlopPerSecond,
-    memory_bandwidth: BytesPerSecond,
-    element_bytes: Bytes,
-    output_bytes: Bytes,
-    gemm_efficiency: Ratio,
-    gemm_memory_efficiency: Ratio,
-    gemm_launch_seconds: Seconds,
-    grouped_efficiency: Ratio,
-    grouped_memory_efficiency: Ratio,
-    grouped_k_half: Count,
-    gemm_overlap_order: Ratio = 4.0,
-    tile_rows: Count = 64.0,
-    flop_per_multiply_add: Flop = 2.0,
+    compute: Seconds, memory: Seconds, gemm_launch_seconds: Seconds, gemm_overlap_order: Ratio = 4.0
 ) -> Seconds:
     """Time of the products of all visited experts of one rank: launch, and the smooth maximum of compute and memory.
 
-    >>> args = dict(element_bytes=1.0, output_bytes=2.0, gemm_efficiency=0.8, gemm_memory_efficiency=0.8,
-    ...             gemm_launch_seconds=3e-6, grouped_efficiency=1.0, grouped_memory_efficiency=1.0,
-    ...             grouped_k_half=0.0)
-    >>> round(float(grouped_gemm_time(8192, 64, 4096, 2048, 1e15, 2e12, **args)) * 1e6, 1)  # 214.7 and 388.0, + 3
+    The parts are `grouped_compute_time` and `grouped_memory_time`.
+
+    >>> round(float(grouped_gemm_time(214.7e-6, 388.0e-6, 3e-6)) * 1e6, 1)
     399.8
     """
-    compute = grouped_compute_time(
-        routed,
-        visited,
-        n,
-        k,
-        peak,
-        gemm_efficiency,
-        grouped_efficiency,
-        grouped_k_half,
-        tile_rows,
-        flop_per_multiply_add,
-    )
-    memory = grouped_memory_time(
-        routed,
-        visited,
-        n,
-        k,
-        memory_bandwidth,
-        element_bytes,
-        output_bytes,
-        gemm_memory_efficiency,
-        grouped_memory_efficiency,
-        grouped_k_half,
-    )
     return gemm_launch_seconds + smooth_maximum(compute, memory, gemm_overlap_order)
