@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
-import textwrap
+import linecache
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar, get_args, get_type_hints
@@ -80,13 +80,17 @@ class FormulaInfo:
     @functools.cached_property
     def units(self) -> dict[str, Unit]:
         """Unit of each argument and of "return"."""
-        hints = get_type_hints(self.function, include_extras=True)
+        known = self.function.__globals__
+        # An annotation is nearly always the bare name of a quantity: looking it up is far cheaper than evaluating it.
+        hints = {n: known.get(a) if isinstance(a, str) else a for n, a in self.function.__annotations__.items()}
+        if None in hints.values():
+            hints = get_type_hints(self.function, include_extras=True)
         return {n: u for n, h in hints.items() for u in get_args(h)[1:] if isinstance(u, Unit)}
 
     @functools.cached_property
     def expression(self) -> str:
         """The body as text: named intermediates, then the returned expression."""
-        tree = ast.parse(textwrap.dedent(inspect.getsource(self.function))).body[0]
+        tree = ast.parse(_source(self.function)).body[0]
         assert isinstance(tree, ast.FunctionDef)
         steps = [ast.unparse(s) for s in tree.body if isinstance(s, ast.Assign | ast.AnnAssign)]
         last = tree.body[-1]
@@ -100,13 +104,36 @@ class FormulaInfo:
         return (self.function.__doc__ or "").strip().split("\n")[0]
 
 
+def _source(function: Callable[..., Any]) -> str:
+    """The text of a function: its lines until the first that is indented no further.
+
+    `inspect.getsource` reads token by token to allow for code that no formula holds; an explanation prints a hundred.
+    """
+    code = function.__code__
+    lines = linecache.getlines(code.co_filename)[code.co_firstlineno - 1 :]
+    indent = len(lines[0]) - len(lines[0].lstrip())
+    kept, inside = [], False
+    for line in lines:
+        text = line[indent:] if line.strip() else "\n"
+        if inside and not text.startswith((" ", ")", "\n")):
+            break
+        inside = inside or text.startswith("def ")
+        kept.append(text)
+    return "".join(kept)
+
+
 FORMULAS: dict[str, FormulaInfo] = {}
+_ARGUMENT_UNITS: dict[str, set[Unit]] = {}  # found when first asked for; a new formula empties it
 
 
 def argument_unit(name: str) -> Unit | None:
     """The unit that all formulas with an argument of this name give it; None where none has or two differ."""
-    found = {info.units[name] for info in FORMULAS.values() if name in info.units}
-    return found.pop() if len(found) == 1 else None
+    if not _ARGUMENT_UNITS:
+        for info in FORMULAS.values():
+            for argument, unit in info.units.items():
+                _ARGUMENT_UNITS.setdefault(argument, set()).add(unit)
+    found = _ARGUMENT_UNITS.get(name, set())
+    return next(iter(found)) if len(found) == 1 else None
 
 
 def formula(*, symbol: str, cite: str, valid: str, bounds: tuple[str, ...] = (), math: str = "") -> Callable[[F], F]:
@@ -120,6 +147,7 @@ def formula(*, symbol: str, cite: str, valid: str, bounds: tuple[str, ...] = (),
     def mark(function: F) -> F:
         info = FormulaInfo(function, symbol, cite, valid, bounds, math)
         FORMULAS[function.__name__] = info
+        _ARGUMENT_UNITS.clear()
         function.info = info  # type: ignore[attr-defined]
         return function
 
