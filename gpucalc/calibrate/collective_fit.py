@@ -16,8 +16,9 @@ from gpucalc.calibrate.fitted import Calibration, Fitted, Place, cluster_of, com
 from gpucalc.calibrate.kernels import simplex
 from gpucalc.calibrate.logs import Log
 from gpucalc.core.errors import DataError
-from gpucalc.database.network import LINK_CONSTANTS, NETWORK_CONSTANTS, Calibrated, calibration
+from gpucalc.database.network import Calibrated, calibration
 from gpucalc.database.reader import Database
+from gpucalc.database.tables import LINK_CONSTANTS, NETWORK_CONSTANTS
 
 # In the order of precedence: what can be told apart only from these is not fitted.
 LINK: tuple[str, ...] = (

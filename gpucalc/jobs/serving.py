@@ -16,6 +16,7 @@ from gpucalc.database.efficiency import kernel_constants
 from gpucalc.database.engines import Engine, choose_engine
 from gpucalc.database.network import collective_constants, exchange_constants
 from gpucalc.jobs import training as jobs
+from gpucalc.jobs.columns import model_columns
 from gpucalc.jobs.formats import CACHE_FORMATS, FORMATS, KERNELS, format_named, product_peak, products_of
 from gpucalc.jobs.serving_schema import CLUSTER_CELLS, MODEL_CELLS, RECORDS
 
@@ -117,7 +118,7 @@ def resolve_serving(cells: Mapping[str, Any], context: Context) -> ServingJob:
         copies = full["tp"] // model.kv_heads
         notes.append(f"tp={full['tp']} is beyond the {model.kv_heads} KV heads: each is held {copies} times")
     columns = {
-        **jobs.model_columns(model),
+        **model_columns(model),
         **_model_extras(model),
         **engine.values,
         **_format_columns(cluster.device, full, model, context.db, notes),

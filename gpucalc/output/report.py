@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from gpucalc import __version__
 from gpucalc.core.columns import COLUMNS, INPUT, Column, cell_text
 from gpucalc.core.errors import UsageError
-from gpucalc.database.bands import FAMILIES
 from gpucalc.database.efficiency import kernel_provenance
+from gpucalc.database.tables import FAMILIES
 from gpucalc.jobs.context import Context
 from gpucalc.output.explain import quantity
 from gpucalc.output.table import significant

@@ -337,7 +337,7 @@ def fabric_at(shape: Topology, n_gpus: int, domain: int) -> Fabric:
     return Fabric(None, None, float(domain), float(n_gpus), float("inf"))
 
 
-GROUPS = {
+GROUPS: dict[str, Callable[[Mapping[str, Any]], tuple[int, int]]] = {
     "tp": lambda c: (c["tp"], 1),
     "cp": lambda c: (c["cp"], c["tp"]),
     "ep": lambda c: (c["ep"] * c["etp"], 1),

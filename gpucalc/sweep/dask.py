@@ -59,7 +59,7 @@ def connect(address: str) -> Any:
     Raises UsageError when distributed is not installed, nothing answers, or no worker comes.
     """
     try:
-        from distributed import Client
+        import distributed
     except ImportError:
         raise UsageError("--scheduler needs distributed: pip install 'gpucalc[dask]'") from None
     if not _ADDRESS.fullmatch(address):
@@ -69,7 +69,8 @@ def connect(address: str) -> Any:
         if name.split(".")[0] in {"distributed", "tornado", "asyncio"}:
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     try:
-        client = Client(address, timeout=CONNECT, set_as_default=False)
+        new: Any = distributed.Client  # without types of its own
+        client = new(address, timeout=CONNECT, set_as_default=False)
     except (OSError, ValueError, ImportError, RuntimeError) as error:
         said = " ".join(str(error).split())[:200] or type(error).__name__
         raise UsageError(f"no Dask scheduler answers at {address!r}: {said}") from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gpucalc.core.errors import UsageError
@@ -106,7 +106,7 @@ def kernel_report(
 
 # What kernels are meant to reach: name, kind, rows, limit for shapes held out, limit for a device left out.
 _PRODUCTS = ("bfloat16", "fp8")
-_TARGETS = (
+_TARGETS: tuple[tuple[str, str, Callable[[Mapping[str, str]], bool], float, float], ...] = (
     ("matrix products, bf16 and fp8", "gemm", lambda r: r.get("dtype") in _PRODUCTS, 0.06, 0.12),
     (
         "matrix products, bf16 and fp8, m, n, k ≥ 1024",
