@@ -33,9 +33,15 @@ MEANINGS = {
     "interval_young_s": ("s", "best by Young"),
     "interval_daly_s": ("s", "best by Daly"),
     "interval_exact_s": ("s", "best exactly"),
-    "save_bandwidth_blocking_gb_per_s": ("GB/s", "to block at most 5 % of the time"),
-    "save_bandwidth_async_gb_per_s": ("GB/s", "to write one while the next is made"),
-    "spares": ("", "nodes (racks, where a failure takes a rack) for the target availability"),
+    "write_gb_per_s": ("GB/s", "the store writes"),
+    "read_gb_per_s": ("GB/s", "the store reads"),
+    "restart_s": ("s", "scheduling, processes and communicators of a restart"),
+    "interval_blocking_s": ("s", "between saves that block 5 % of the time (stated, or the best one for them)"),
+    "save_bandwidth_blocking_gb_per_s": ("GB/s", "for blocking saves at that interval"),
+    "save_bandwidth_half_hour_gb_per_s": ("GB/s", "for blocking saves every 30 min"),
+    "save_bandwidth_async_gb_per_s": ("GB/s", "to write one in the background within the interval as taken"),
+    "spares": ("", "nodes (trays of a rack) for the target availability"),
+    "spare_racks": ("", "racks, for failures that take a whole one"),
     "shrunk_pct": ("%", "throughput while one replica is missing and not replaced"),
     "pair_loss_pct": ("%", "chance that two nodes lost at once held both in-memory copies of a state"),
     "node_power_kw": ("kW", "a node under load, at the wall"),
@@ -55,8 +61,8 @@ MEANINGS = {
 PRODUCT = ("allocated_pct", "busy_pct", "goodput_pct", "straggler_pct", "mfu_pct", "yield_pct")
 
 
-SAVES = ("async", "blocking")
-RECOVERIES = ("automatic", "manual")
+SAVES = ("async", "blocking", "memory")
+RECOVERIES = ("automatic", "manual", "replica", "elastic")
 
 
 @dataclass(frozen=True)
@@ -64,10 +70,16 @@ class RunOptions:
     """What is said of a run beside its job; the fields are those of `questions.run_scenarios.Question`."""
 
     tokens: float | None = option("--tokens N", "Tokens of the run, such as 15T.", read=count("15T"))
-    save: str = option("--save KIND", "async or blocking checkpoints.", default="async", choices=SAVES)
+    save: str = option(
+        "--save KIND",
+        "async or blocking checkpoints, or memory: copies in other nodes' memory.",
+        default="async",
+        choices=SAVES,
+    )
     recovery: str = option(
         "--recovery KIND",
-        "automatic, or manual: a person notices and restarts.",
+        "automatic: all start again; manual: a person notices; replica: the failed one starts again while the others "
+        "go on; elastic: the others go on without it until its node is repaired.",
         default="automatic",
         choices=RECOVERIES,
     )
@@ -96,6 +108,9 @@ class RunOptions:
         read=share(why="; no number of spares gives certainty"),
     )
     repair: float | None = option("--repair TIME", "Until a failed node is back.", read=quantity("s"))
+    maintenance: float | None = option(
+        "--maintenance TIME", "Planned stops in a month of 30 days, such as 8h.", read=quantity("s")
+    )
     allocated: float | None = option(
         "--allocated SHARE", "GPUs given to jobs; from the spares without it.", read=share(whole=True)
     )
@@ -146,7 +161,6 @@ def run(
     from gpucalc.questions.run_scenarios import Question
 
     values = values_of(given)
-    values |= {"asynchronous": values.pop("save") == "async", "manual": values.pop("recovery") == "manual"}
     _write(answered(cells, Question(**values), job.context()), explained, output)
 
 
@@ -164,6 +178,7 @@ def _write(found: RunResult, explained: bool, output: OutputOptions) -> None:
                 "high": {name: value[2] for name, value in found.figures.items()},
                 "product": {name.removesuffix("_pct"): found.figures[name][0] / 100 for name in PRODUCT},
                 "halvings": found.halvings,
+                "alternatives": found.alternatives,
                 "origins": found.origins,
                 "notes": found.notes,
                 "terms": found.terms,
@@ -183,7 +198,7 @@ def _write(found: RunResult, explained: bool, output: OutputOptions) -> None:
         *((row["meaning"], said(row)) for row in rows),
     ]
     sys.stdout.write(facts(pairs) + "\n\n" + _product(found) + "\n\n")
-    sys.stdout.write(_halvings(found) + "\n")
+    sys.stdout.write(_halvings(found) + "\n" + _alternatives(found) + "\n")
     if explained:
         origins = [(name, text) for name, text in found.origins.items()]
         sys.stdout.write("\n" + facts(origins) + "\n\n" + tree([], found.terms, ()) + "\n")
@@ -207,4 +222,17 @@ def _halvings(found: RunResult) -> str:
             f"half the {one['halved']}: goodput {one['goodput_pct']:.2f} % ({one['gain_points']:+.2f} points), "
             f"{one['days_saved']:.2f} days{money} saved"
         )
+    return "\n".join(lines)
+
+
+def _alternatives(found: RunResult) -> str:
+    """One line for the ways of saving, one for those of recovering."""
+    lines = []
+    for way, heading in (("save", "saves"), ("recovery", "recovery")):
+        parts = [
+            f"{one[way]} {one['goodput_pct']:.2f} % ({one['points']:+.2f} points)"
+            for one in found.alternatives
+            if way in one
+        ]
+        lines.append(f"goodput by {heading}: " + ", ".join(parts))
     return "\n".join(lines)

@@ -12,17 +12,17 @@ from gpucalc.core.formula import formula
 from gpucalc.core.units import Bytes, BytesPerSecond, Count, PerSecond, Ratio, Seconds
 
 
-@formula(symbol="n_eff", cite="kokolis2024", valid="n_gpus >= 1; small_job_factor >= 1")
+@formula(symbol="n_eff", cite="kokolis2024", valid="n_gpus >= 1; 1 <= small_job_factor < 9")
 def failing_gpus(n_gpus: Count, small_job_factor: Ratio, small_job_gpus: Count) -> Count:
     """GPUs that a job fails like: small jobs fail more often than their nodes, from causes that node rates leave out.
 
-    Up to `small_job_gpus` a job fails like one of `small_job_factor` times the GPUs, but no more often than one of
-    `small_job_gpus`; larger jobs fail like their nodes.
+    The factor falls smoothly from `small_job_factor` to 1 around `small_job_gpus`: n·(1 + (F-1)/(1 + (n/n_0)²)),
+    which grows with n for every factor below 9.
 
-    >>> [float(failing_gpus(n, 3.7, 4096.0)) for n in (100.0, 2048.0, 16384.0)]
-    [370.0, 4096.0, 16384.0]
+    >>> [round(float(failing_gpus(n, 4.0, 2500.0))) for n in (8, 1024, 16384)]
+    [32, 3655, 17502]
     """
-    return np.maximum(n_gpus, np.minimum(small_job_factor * n_gpus, small_job_gpus))
+    return n_gpus * (1 + (small_job_factor - 1) / (1 + (n_gpus / small_job_gpus) ** 2))
 
 
 @formula(symbol="M", cite="kokolis2024", valid="independent failures at a constant rate")
@@ -53,6 +53,26 @@ def transfer_time(size: Bytes, bandwidth: BytesPerSecond) -> Seconds:
     40.0
     """
     return size / bandwidth
+
+
+@formula(symbol="B", cite="gpucalc-counting", valid="per_gpu, most > 0")
+def store_bandwidth(n_gpus: Count, per_gpu: BytesPerSecond, most: BytesPerSecond) -> BytesPerSecond:
+    """Rate of a store that is bought by the GPU, but no larger than production stores sustain.
+
+    >>> float(store_bandwidth(256.0, 0.24e9, 100e9)) / 1e9, float(store_bandwidth(16384.0, 0.24e9, 100e9)) / 1e9
+    (61.44, 100.0)
+    """
+    return np.minimum(n_gpus * per_gpu, most)
+
+
+@formula(symbol="R", cite="ft-hsdp2026", valid="members >= 1")
+def restart_time(restart: Seconds, members: Count, restart_per_gpu: Seconds) -> Seconds:
+    """Scheduling, process start and communicators of a job: a part of its own, and one that grows with its GPUs.
+
+    >>> round(float(restart_time(120.0, 100000.0, 3.6e-3)))
+    480
+    """
+    return restart + members * restart_per_gpu
 
 
 @formula(symbol="w", cite="wang2023", valid="asynchronous is 0 or 1")
@@ -124,14 +144,84 @@ def feasible_interval(interval: Seconds, persist_time: Seconds, step_time: Secon
 
 @formula(symbol="d+R", cite="wang2023", valid="")
 def recovery_time(
-    detection: Seconds, restart: Seconds, load_time: Seconds, persist_time: Seconds, asynchronous: Ratio
+    detection: Seconds,
+    restart_time: Seconds,
+    load_time: Seconds,
+    persist_time: Seconds,
+    asynchronous: Ratio,
+    miss: Seconds,
 ) -> Seconds:
     """Time lost by a failure beside half an interval: detection, restart, loading, and work newer than the last save.
 
-    >>> float(recovery_time(60.0, 300.0, 20.0, 40.0, 1.0)), float(recovery_time(60.0, 300.0, 20.0, 40.0, 0.0))
-    (420.0, 380.0)
+    `miss` is what failures cost on average that leave no copy in memory and go back to the store.
+
+    >>> float(recovery_time(60.0, 300.0, 20.0, 40.0, 1.0, 0.0)), float(recovery_time(60.0, 300.0, 20.0, 40.0, 0.0, 5.0))
+    (420.0, 385.0)
     """
-    return detection + restart + load_time + asynchronous * persist_time
+    return detection + restart_time + load_time + asynchronous * persist_time + miss
+
+
+@formula(symbol="p·(t_load+T_s/2)", cite="wang2023", valid="0 <= miss_share <= 1; in_memory is 0 or 1")
+def missed_copies(miss_share: Ratio, store_load: Seconds, store_interval: Seconds, in_memory: Ratio) -> Seconds:
+    """Mean cost of failures after which no copy in memory is left: load from the store, half its interval again.
+
+    >>> float(missed_copies(0.02, 100.0, 1800.0, 1.0)), float(missed_copies(0.02, 100.0, 1800.0, 0.0))
+    (20.0, 0.0)
+    """
+    return in_memory * miss_share * (store_load + store_interval / 2)
+
+
+@formula(symbol="n/D", cite="gpucalc-counting", valid="replicas >= 1")
+def replica_gpus(n_gpus: Count, replicas: Count) -> Count:
+    """GPUs of one data-parallel replica.
+
+    >>> float(replica_gpus(1024.0, 8.0))
+    128.0
+    """
+    return n_gpus / replicas
+
+
+@formula(symbol="A", cite="ft-hsdp2026", valid="replicas >= 2; mtbf of the whole job")
+def replicas_present(mtbf: Seconds, replicas: Count, absence: Seconds, stall: Seconds) -> Ratio:
+    """Share of the replicas at work when a failure takes one of them for `absence`: D·M/(D·M + t_a - s).
+
+    While all stall the failed one costs nothing more.
+    24 replicas, a failure every 18 min, ten minutes away each time, three of which all stand still:
+
+    >>> round(float(replicas_present(1080.0, 24.0, 600.0, 180.0)), 4)
+    0.9841
+    """
+    return replicas * mtbf / (replicas * mtbf + np.maximum(absence - stall, 0.0))
+
+
+@formula(symbol="G_r", cite="ft-hsdp2026", valid="exponential failures; the others go on without rollback")
+def goodput_of_survivors(interval: Seconds, blocking: Seconds, stall: Seconds, mtbf: Seconds, present: Ratio) -> Ratio:
+    """Goodput where a failure stops one replica and stalls the others for a while: A·e^(-s/M)·T/(T+w).
+
+    >>> round(float(goodput_of_survivors(1800.0, 1.0, 180.0, 1080.0, 0.9841)), 3)
+    0.833
+    """
+    return present * np.exp(-stall / mtbf) * interval / (interval + blocking)
+
+
+@formula(symbol="G·(1-t_p/t_m)", cite="gpucalc-counting", valid="0 <= maintenance < month")
+def goodput_with_maintenance(unplanned: Ratio, maintenance: Seconds, month: Seconds) -> Ratio:
+    """Goodput when the cluster also stands still for planned work, so long in every month of 30 days.
+
+    >>> round(float(goodput_with_maintenance(0.95, 14400.0, 2592000.0)), 4)
+    0.9447
+    """
+    return unplanned * (1 - maintenance / month)
+
+
+@formula(symbol="T_φ", cite="young1974", valid="0 < stall_share < 1")
+def stalled_interval(mtbf: Seconds, stall_share: Ratio) -> Seconds:
+    """The interval that is best by Young's law when a save takes `stall_share` of it: w = φT and T² = 2wM, so 2φM.
+
+    >>> float(stalled_interval(10900.0, 0.05))
+    1090.0
+    """
+    return 2 * stall_share * mtbf
 
 
 @formula(symbol="G", cite="daly2006", valid="exponential failures, also during saves and restarts")
@@ -204,7 +294,7 @@ def units_under_repair(n_gpus: Count, gpu_failure_rate: PerSecond, repair: Secon
     return n_gpus * gpu_failure_rate * repair * failed_share
 
 
-@formula(symbol="s", cite="gpucalc-counting", valid="mean > 0; 0 < availability < 1")
+@formula(symbol="s", cite="gpucalc-counting", valid="mean >= 0; 0 < availability < 1")
 def fewest_spares(mean: Count, availability: Ratio) -> Count:
     """Fewest spares that cover the failures under repair with the target probability: those are Poisson.
 
@@ -214,7 +304,7 @@ def fewest_spares(mean: Count, availability: Ratio) -> Count:
     (15.0, 55.0)
     """
     k = np.arange(np.ceil(np.max(mean + 10 * np.sqrt(mean))) + 30)
-    terms = np.multiply.outer(np.log(mean), k) - np.cumsum(np.log(np.maximum(k, 1.0)))
+    terms = np.multiply.outer(np.log(np.maximum(mean, 1e-300)), k) - np.cumsum(np.log(np.maximum(k, 1.0)))
     covered = np.cumsum(np.exp(terms - np.multiply.outer(mean, np.ones_like(k))), axis=-1)
     return 1.0 * np.sum(covered < np.multiply.outer(availability, np.ones_like(k)), axis=-1)
 
@@ -290,13 +380,13 @@ def unhindered_mfu(mfu: Ratio, slowdown: Ratio) -> Ratio:
 
 
 @formula(symbol="n/(n+s·u)", cite="gpucalc-counting", valid="")
-def allocated_share(n_gpus: Count, spares: Count, unit_gpus: Count) -> Ratio:
-    """Share of the GPUs that work while spare nodes (or racks) of `unit_gpus` wait.
+def allocated_share(n_gpus: Count, spares: Count, unit_gpus: Count, spare_racks: Count, rack_gpus: Count) -> Ratio:
+    """Share of the GPUs that work while spare nodes of `unit_gpus`, and racks where some faults take one, wait.
 
-    >>> float(allocated_share(96.0, 1.0, 32.0))
-    0.75
+    >>> float(allocated_share(96.0, 1.0, 32.0, 0.0, 0.0)), float(allocated_share(576.0, 0.0, 4.0, 2.0, 72.0))
+    (0.75, 0.8)
     """
-    return n_gpus / (n_gpus + spares * unit_gpus)
+    return n_gpus / (n_gpus + spares * unit_gpus + spare_racks * rack_gpus)
 
 
 @formula(symbol="w_s", cite="gpucalc-counting", valid="holders >= 1")

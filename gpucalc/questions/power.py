@@ -64,6 +64,21 @@ def load_factor(values: Mapping[str, Default], device: Device) -> Default:
     return db_defaults.of_generation(values, "load_factor", device)
 
 
+def load_watts(values: Mapping[str, Default], device: Device) -> tuple[float, Default] | None:
+    """Watts of an accelerator, and the wall power of a node over those of its accelerators together.
+
+    The board's limit and the load factor of its generation; where no limit is published but the draw in use was
+    measured (`drawn_KEY` of the defaults), that draw alone. None where neither is known.
+    """
+    if device.tdp_watts is not None:
+        return device.tdp_watts, load_factor(values, device)
+    drawn = values.get(f"drawn_{device.key}")
+    if drawn is None:
+        return None
+    ends = dataclasses.replace(drawn, value=1.0, low=drawn.low / drawn.value, high=drawn.high / drawn.value)
+    return drawn.value, ends
+
+
 def node_load_watts(device: Any, gpus: float, db: Database) -> tuple[float, float, float]:
     """Wall power of a node of so many accelerators under training load, with its range."""
     factor = load_factor(db_defaults.defaults(db, "power"), device)

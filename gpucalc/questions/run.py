@@ -20,14 +20,35 @@ from gpucalc.jobs import training as jobs
 from gpucalc.jobs.context import Context
 from gpucalc.jobs.variations import layout_label
 from gpucalc.questions.completed import complete_cells
-from gpucalc.questions.power import load_factor
-from gpucalc.questions.run_scenarios import DAY, HALVINGS, Question, failure_columns, scenarios
+from gpucalc.questions.power import load_watts
+from gpucalc.questions.run_scenarios import (
+    ALTERNATIVES,
+    DAY,
+    HALVINGS,
+    LAST,
+    MONTH,
+    Question,
+    Spread,
+    expanded,
+    failure_spreads,
+    span,
+    without_question,
+)
 
 DOUBTFUL_LOSS = 0.25  # share lost to failures from which closed forms and event simulations part
+NOTED_FACTOR = 1.2  # of failures over those of the nodes, from which a note says so
 LEAST_PROGRESS = 0.01  # goodput below which a run is said to make no progress
 ROOTS = (
-    *("run/elapsed", "goodput/exact", "failures/mtbf", "checkpoint/interval", "checkpoint/bandwidth/blocking"),
-    *("checkpoint/bandwidth/asynchronous", "spares/count", "yield/cluster", "energy/carbon", "energy/run"),
+    *("run/elapsed", "goodput/useful", "goodput/exact", "failures/mtbf", "checkpoint/interval"),
+    *(
+        "checkpoint/bandwidth/blocking",
+        "checkpoint/bandwidth/half-hour",
+        "checkpoint/bandwidth/asynchronous",
+        "spares/count",
+        "yield/cluster",
+        "energy/carbon",
+        "energy/run",
+    ),
     *("cost/rental", "cost/electricity", "cost/useful-price"),
 )
 
@@ -40,6 +61,7 @@ class RunResult:
     job: jobs.Job
     figures: dict[str, tuple[float, float, float]]  # name → expected, and the ends of its range
     halvings: list[dict[str, Any]]
+    alternatives: list[dict[str, Any]]  # goodput with other ways of saving and recovering
     terms: list[dict[str, Any]]
     origins: dict[str, str]
     notes: list[str] = field(default_factory=list)
@@ -68,6 +90,7 @@ def run(cells: Mapping[str, Any], question: Question, context: Context) -> RunRe
         job=job,
         figures=_figures(ledger, columns),
         halvings=_halvings(ledger),
+        alternatives=_alternatives(ledger, float(job.cells["dp"])),
         terms=ledger_tree(traced, db, ROOTS),
         origins=origins,
         notes=list(dict.fromkeys(notes)),
@@ -77,19 +100,26 @@ def run(cells: Mapping[str, Any], question: Question, context: Context) -> RunRe
 def run_columns(
     job: jobs.Job, step: Ledger, band: tuple[float, float], question: Question, db: Database
 ) -> tuple[Columns, dict[str, str]]:
-    """One row per scenario of `run_question.scenarios`, and where values are from."""
+    """One row per scenario of `run_scenarios.expanded`, and where values are from."""
     power = db_defaults.defaults(db, "power")
     device, cluster = job.cluster.device, job.cluster
-    if device.tdp_watts is None:
-        raise UsageError(
-            f"{device.file} states no power limit, so the energy of a run is not known; add power.tdp to it"
-        )
+    _check_ways(question, job)
     n = float(cluster.n_gpus)
     holders = n if job.cells["zero_stage"] >= 1 else n / (job.cells["dp"] * job.cells["cp"])
     host = device.host_bandwidth or cluster.network_bandwidth_per_gpu
-    columns, origins = failure_columns(question, n, float(job.model.parameters_total), holders, host, db)
-    factor, pue = load_factor(power, device), power["pue"]
-    origins["load_factor"] = f"{factor.origin}: {factor.why}"
+    rack = cluster.domain > cluster.gpus_per_node and "torus" not in cluster.scale_up_topology
+    columns, origins = failure_spreads(
+        question,
+        n,
+        float(job.model.parameters_total),
+        holders,
+        host,
+        db,
+        replicas=float(job.cells["dp"]),
+        network_bandwidth=cluster.network_bandwidth_per_gpu,
+        in_rack=rack,
+    )
+    pue = power["pue"]
     origins["pue"] = "stated" if question.pue is not None else f"{pue.origin}: {pue.why}"
     price, origins["price"] = _price(question, device.key, db)
     intensity, origins["carbon_intensity"] = _carbon_intensity(question, db)
@@ -101,26 +131,38 @@ def run_columns(
         fitted = float(step["step/straggler"]) if question.straggler_cv is not None else 1.0
         token_rate, mfu = token_rate * fitted / _extra(question, n), mfu * fitted / _extra(question, n)
     low, high = 1 / band[1], 1 / band[0]  # of the rate
-    rack = cluster.domain > cluster.gpus_per_node and "torus" not in cluster.scale_up_topology
+    drawn = load_watts(power, device)
+    if drawn is not None:
+        board, factor = drawn
+        origins["load_factor"] = f"{factor.origin}: {factor.why}"
+        columns |= {"board_watts": board, "load_factor": Spread("load_factor", factor.value, factor.low, factor.high)}
     columns |= {
         "nodes": float(cluster.n_nodes),
         "gpus_per_node": float(cluster.gpus_per_node),
-        "unit_gpus": float(min(cluster.domain if rack else cluster.gpus_per_node, cluster.n_gpus)),
-        "replicas": float(job.cells["dp"]),
+        "unit_gpus": float(min(cluster.gpus_per_node, cluster.n_gpus)),
+        "rack_gpus": float(cluster.domain) if rack else 0.0,
         "training_tokens": question.tokens,
         "step_time": float(step["time/step"]),
         "slowdown": slowdown,
-        "board_watts": device.tdp_watts,
         "network_watts": power["network_watts_per_gpu"].value,
         "carbon_intensity": intensity,
         "electricity_price": electricity / KWH,
         "pue": pue.value if question.pue is None else question.pue,
-        "token_rate": scenarios((token_rate, token_rate * high, token_rate * low)),
-        "mfu": scenarios((mfu, mfu * high, mfu * low)),
-        "load_factor": scenarios((factor.value, factor.low, factor.high)),
-        "gpu_price": scenarios(price),
+        "token_rate": Spread("step", token_rate, token_rate * high, token_rate * low),
+        "mfu": Spread("step", mfu, mfu * high, mfu * low),
+        "gpu_price": Spread("price", *price),
     }
-    return Columns(columns), origins
+    return Columns(without_question(expanded(columns))), origins
+
+
+def _check_ways(question: Question, job: jobs.Job) -> None:
+    """Refuse what has no meaning for the job."""
+    if question.recovery in {"replica", "elastic"} and job.cells["dp"] < 2:
+        raise UsageError(
+            f"--recovery {question.recovery} needs a second data-parallel replica to go on with; this layout has one"
+        )
+    if question.maintenance is not None and question.maintenance >= MONTH:
+        raise UsageError("--maintenance is the whole month of 30 days; write hours of it, such as 8h")
 
 
 def _carbon_intensity(question: Question, db: Database) -> tuple[float, str]:
@@ -168,10 +210,11 @@ def _check_progress(ledger: Ledger, question: Question, job: jobs.Job) -> None:
 
     mtbf, recovery, size = expected("failures/mtbf"), expected("failures/recovery"), expected("checkpoint/size")
     blocking, persist = expected("checkpoint/blocking"), expected("checkpoint/persist")
-    good, n = expected("goodput/exact"), job.cluster.n_gpus
-    longest = max(blocking, persist) if question.asynchronous and question.save_time is None else blocking
-    if longest >= mtbf:
-        way = "" if question.asynchronous else "--save async, "
+    good, n = expected("goodput/useful"), job.cluster.n_gpus
+    waits = question.save != "blocking" and question.save_time is None
+    longest = max(blocking, persist) if waits else blocking
+    if longest >= mtbf and question.recovery in {"automatic", "manual"}:
+        way = "--save async, " if question.save == "blocking" else "--save memory, " * (question.save == "async")
         raise InfeasibleError(
             f"the job makes no progress: a checkpoint takes {_time(longest)} and the job fails every {_time(mtbf)}; "
             f"{way}a store that writes more than {size / (0.1 * mtbf) / 1e9:,.3g} GB/s, or fewer than the {n:,} GPUs "
@@ -205,7 +248,10 @@ def _warnings(
     ledger: Ledger, question: Question, job: jobs.Job, predicted: Mapping[str, Any], db: Database
 ) -> list[str]:
     said = []
-    lost = np.asarray(ledger["goodput/lost"])
+    rows = len(np.asarray(ledger["failures/mtbf"]))
+    lost = span(ledger["goodput/lost"], rows)
+    if question.recovery in {"replica", "elastic"}:
+        lost = (0.0, 0.0, 0.0)
     if lost[0] > DOUBTFUL_LOSS:
         said.append(
             f"failures cost about {100 * lost[0]:.0f} % of the time to first order; above 25 % event simulations "
@@ -216,11 +262,22 @@ def _warnings(
     if predicted["pred_fit"] != "fits":
         said.append(f"memory of this layout: {predicted['pred_fit']}")
     small = db_defaults.defaults(db, "run")
-    if question.mtbf is None and job.cluster.n_gpus < small["small_job_gpus"].value:
+    n = job.cluster.n_gpus
+    factor = float(np.asarray(ledger["failures/failing-gpus"]).flat[0]) / n
+    if question.mtbf is None and question.failures_per_node_day is None and factor > NOTED_FACTOR:
         said.append(
-            f"below {small['small_job_gpus'].value:,.0f} GPUs jobs fail more often than their nodes: factor "
-            f"{small['small_job_factor'].value:g} ({small['small_job_factor'].why})"
+            f"{n:,} GPUs are taken to fail {factor:.2f} times as often as their nodes "
+            f"({small['small_job_factor'].why}); state --failure-rate or --mtbf"
         )
+    for way, stated in (("write", question.write_bandwidth), ("read", question.read_bandwidth)):
+        if stated is None:
+            rate, low, high = (value / 1e9 for value in span(ledger[f"store/{way}"], rows))
+            said.append(
+                f"--{way}-bandwidth is not stated; a store of {rate:,.4g} GB/s is assumed ({low:,.4g} to "
+                f"{high:,.4g}): {small[f'{way}_per_gpu'].why}; at most {small[f'{way}_most'].why}"
+            )
+    if "energy/run" not in ledger:
+        said.append(f"{job.cluster.device.file} states no power limit; energy is left out (add power.tdp to it)")
     price = db_defaults.price(db, job.cluster.device.key)
     if question.price is None and price is not None:
         said.append(f"price as of {price.date}, {db_defaults.age_in_months(price.date)} months old; state --price")
@@ -234,7 +291,7 @@ FIGURES = {
     "days": ("run/elapsed", 1 / DAY),
     "useful_days": ("run/useful", 1 / DAY),
     "gpu_hours": ("run/gpu-time", 1 / HOUR),
-    "goodput_pct": ("goodput/exact", 100.0),
+    "goodput_pct": ("goodput/useful", 100.0),
     "failures": ("failures/count", 1.0),
     "mtbf_h": ("failures/mtbf", 1 / HOUR),
     "recovery_s": ("failures/recovery", 1.0),
@@ -245,9 +302,15 @@ FIGURES = {
     "interval_young_s": ("checkpoint/interval/young", 1.0),
     "interval_daly_s": ("checkpoint/interval/daly", 1.0),
     "interval_exact_s": ("checkpoint/interval/exact", 1.0),
+    "interval_blocking_s": ("checkpoint/interval/blocking", 1.0),
+    "save_bandwidth_half_hour_gb_per_s": ("checkpoint/bandwidth/half-hour", 1e-9),
+    "write_gb_per_s": ("store/write", 1e-9),
+    "read_gb_per_s": ("store/read", 1e-9),
+    "restart_s": ("failures/restart", 1.0),
     "save_bandwidth_blocking_gb_per_s": ("checkpoint/bandwidth/blocking", 1e-9),
     "save_bandwidth_async_gb_per_s": ("checkpoint/bandwidth/asynchronous", 1e-9),
     "spares": ("spares/count", 1.0),
+    "spare_racks": ("spares/racks", 1.0),
     "shrunk_pct": ("spares/shrunk", 100.0),
     "pair_loss_pct": ("spares/pair-loss", 100.0),
     "node_power_kw": ("power/node", 1e-3),
@@ -270,17 +333,19 @@ def _figures(ledger: Ledger, columns: Columns) -> dict[str, tuple[float, float, 
     priced = float(np.asarray(columns["gpu_price"])[0]) > 0
     found = {}
     for name, (path, factor) in FIGURES.items():
-        if not priced and "usd" in name and name != "electricity_usd":
+        if path not in ledger or (not priced and "usd" in name and name != "electricity_usd"):
             continue
-        rows = np.broadcast_to(np.asarray(ledger[path], dtype=float), (columns.rows or 1,)) * factor
-        found[name] = (float(rows[0]), float(min(rows[:3])), float(max(rows[:3])))
+        if name == "spare_racks" and not float(columns["rack_gpus"]):
+            continue
+        value, low, high = span(ledger[path], columns.rows or 1, share=name.endswith("_pct"))
+        found[name] = (value * factor, low * factor, high * factor)
     found["busy_pct"] = (100 * float(columns["busy"]),) * 3
     return found
 
 
 def _halvings(ledger: Ledger) -> list[dict[str, Any]]:
     """What half the save time, failure rate and restart time bring."""
-    good, elapsed = np.asarray(ledger["goodput/exact"]), np.asarray(ledger["run/elapsed"])
+    good, elapsed = np.asarray(ledger["goodput/useful"]), np.asarray(ledger["run/elapsed"])
     cost = np.asarray(ledger["cost/rental"])
     return [
         {
@@ -291,5 +356,15 @@ def _halvings(ledger: Ledger) -> list[dict[str, Any]]:
             "usd_saved": float(cost[0] - cost[row]),
             "elasticity": float(laws.elasticity(elapsed[row], elapsed[0], 0.5, 1.0)),
         }
-        for row, name in enumerate(HALVINGS, 3)
+        for row, name in enumerate(HALVINGS, -LAST)
+    ]
+
+
+def _alternatives(ledger: Ledger, replicas: float) -> list[dict[str, Any]]:
+    """Goodput of the same run with each way of saving and recovering, in points beside the one asked for."""
+    good = np.asarray(ledger["goodput/useful"])
+    return [
+        {way: value, "goodput_pct": 100 * float(good[row]), "points": 100 * float(good[row] - good[0])}
+        for row, (way, value) in enumerate(ALTERNATIVES, -len(ALTERNATIVES))
+        if replicas > 1 or value not in {"replica", "elastic"}
     ]

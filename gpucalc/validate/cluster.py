@@ -251,7 +251,7 @@ def predicted_failures(row: Mapping[str, str], db: Database) -> tuple[float, flo
     """A row's metric as expected, least and most over the published spread of what the row does not state."""
     from gpucalc.estimate.run import estimate_failures
     from gpucalc.formulas.scaling import slowest_normal
-    from gpucalc.questions.run_scenarios import Question, failure_columns
+    from gpucalc.questions.run_scenarios import Question, failure_columns, span
 
     metric, n = row["metric"], _needed(row, "n_gpus")
     if metric == "slowest_over_mean":
@@ -260,26 +260,28 @@ def predicted_failures(row: Mapping[str, str], db: Database) -> tuple[float, flo
     hours = _number(row, "mtbf_h")
     question = Question(
         tokens=1.0,
-        manual=row.get("recovery") == "manual",
+        recovery=row.get("recovery") or "automatic",
         failures_per_node_day=_number(row, "failures_per_node_day"),
-        asynchronous=not _number(row, "save_s"),
+        save="blocking" if _number(row, "save_s") else "async",
         mtbf=None if hours is None or metric == "mtbf_h" else hours * 3600,
         interval=_number(row, "interval_s"),
         save_time=_number(row, "save_s"),
     )
     host = (db.device(row["gpu"]).host_bandwidth if row.get("gpu") else 0.0) or HOST_LINK
-    columns, _ = failure_columns(question, n, _number(row, "parameters") or 1e11, n, host, db)
+    columns, _ = failure_columns(
+        question, n, _number(row, "parameters") or 1e11, n, host, db, replicas=_number(row, "replicas") or 2.0
+    )
     ledger = estimate_failures(Columns({**columns, "step_time": 1.0}))
     if metric == "goodput_pct":
-        values = 100 * np.asarray(ledger["goodput/exact"])
+        values, scale = np.asarray(ledger["goodput/useful"]), 100.0
     elif metric == "mtbf_h":
-        values = np.asarray(ledger["failures/mtbf"]) / 3600
+        values, scale = np.asarray(ledger["failures/mtbf"]), 1 / 3600
     elif metric == "save_share_pct":
-        values = 100 * np.asarray(ledger["checkpoint/blocking"]) / np.asarray(ledger["checkpoint/interval"])
+        values, scale = np.asarray(ledger["checkpoint/blocking"]) / np.asarray(ledger["checkpoint/interval"]), 100.0
     else:
         raise DataError(f"unknown metric {metric!r}; known: goodput_pct, mtbf_h, save_share_pct, slowest_over_mean")
-    rows = np.broadcast_to(values, (6,))[:3]
-    return float(rows[0]), float(rows.min()), float(rows.max())
+    value, least, most = span(values, len(columns["detection"]), share=scale == 100)
+    return scale * value, scale * least, scale * most
 
 
 def _goodput(rows: list[dict[str, str]], db: Database, by: Sequence[str], worst: int) -> Line:
@@ -304,7 +306,7 @@ def _goodput(rows: list[dict[str, str]], db: Database, by: Sequence[str], worst:
     ranged = [r for r in checked if r["judged"] == "range"]
     points = max((abs(r["points"]) for r in stated if r["points"] is not None), default=None)
     inside = sum(r["inside"] == "yes" for r in ranged)
-    names = ("system", "n_gpus", "metric", "low", "high", "pred", "pred_low", "pred_high", "inside", "judged")
+    names = ("system", "n_gpus", "metric", "mtbf_h", "low", "high", "pred", "pred_low", "pred_high", "inside", "judged")
     return {
         "kind": "goodput",
         "rows": len(rows),
