@@ -18,6 +18,7 @@ from gpucalc.launch import flags as tables
 from gpucalc.launch import read_launch
 from gpucalc.launch.flags import USES, flags, of_use
 from gpucalc.launch.read import _megatron
+from gpucalc.questions.tune.policy_cells import POLICY
 
 TABLES = sorted(path.stem for path in Path(tables.__file__).parent.glob("*.csv"))
 # A run against its prediction: slower or faster, with more or less memory; or what cannot be said.
@@ -42,7 +43,7 @@ def test_every_option_has_one_use_and_says_why(name: str) -> None:
         assert (flag.use == "noted") == bool(flag.effect), flag
         assert flag.takes in {"0", "1", "n"}, flag
         if flag.use == "read":
-            assert set(flag.cell.split("+")) <= {*INPUT, *RECORDS}, flag
+            assert set(flag.cell.split("+")) <= {*INPUT, *RECORDS, *POLICY}, flag
         if flag.use in {"harmless", "refused"}:
             assert flag.why, flag
         if flag.use == "noted":

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpucalc.cli.commands import command
 from gpucalc.cli.job_options import DatabaseOptions, RowOptions
-from gpucalc.cli.launched import launched_cells, served_row
+from gpucalc.cli.launched import launched_cells, policy_row, served_row, training_row
 from gpucalc.cli.option import argument, option, options_of
 from gpucalc.cli.output import emit_rows, to_stderr
 from gpucalc.core.columns import INPUT, INPUT_COLUMNS, KERNEL_COLUMNS, KINDS, cell_text
@@ -57,21 +57,16 @@ def evaluate(
     gpucalc eval --from megatron run.sh --gpu h100-sxm-80gb
     """
     from gpucalc.core.rows import read_rows
-    from gpucalc.launch import source_named
     from gpucalc.output import choose_columns, write_rows
 
     if kind != "training":
         _refuse(kind, stated, source)
     context = stated.context()
-    if source is not None and source_named(source).kind == "serving":
-        row = served_row(file, source, stated, context)
+    if source is not None:
+        row = _launched(file, source, stated, context)
         emit_rows(form or "csv", list(row), [row], columns, not no_header)
         return
     cells = stated.cells()
-    if source is not None:
-        row = _launched(file, source, cells, context)
-        emit_rows(form or "csv", list(row), [row], columns, not no_header)
-        return
     rows = read_rows(file)
     appended = KINDS[kind]
     fixed = {name: cell_text(value) for name, value in cells.items()}
@@ -104,16 +99,14 @@ def _refuse(kind: str, stated: RowOptions, source: str | None) -> None:
         raise UsageError(f"--from has no meaning with --kind {kind}: launch settings say what they are of")
 
 
-def _launched(file: str, source: str, stated: Mapping[str, Any], context: Context) -> dict[str, Any]:
+def _launched(file: str, source: str, stated: RowOptions, context: Context) -> dict[str, Any]:
     """The row of launch settings, predicted; cells that are stated beside the file replace the file's."""
-    from gpucalc.jobs.training import predict, resolve
-    from gpucalc.jobs.variations import layout_label
+    from gpucalc.launch import source_named
 
-    cells = launched_cells(file, source, stated)
-    job = resolve(cells, context)
-    to_stderr(*(f"note: {warning}" for warning in job.remarks))
-    row = predict([job])[0]
-    return {"layout": layout_label(job, row), **cells, **row}
+    kind = source_named(source).kind
+    if kind != "training":
+        return (served_row if kind == "serving" else policy_row)(file, source, stated, context)
+    return training_row(launched_cells(file, source, stated.cells()), context)
 
 
 def _doubts(columns: list[str], kind: str) -> list[str]:

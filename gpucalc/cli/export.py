@@ -69,6 +69,11 @@ def export(
     target: Target = found if wrapper is None else target_named(launcher or TRAINING, "--launcher")
     if target.starter is None and wrapper is not None:
         raise UsageError(f"{target.name} serves; {wrapper.name} holds the launch of a training framework")
+    if target.job == "policy":
+        from gpucalc.cli.tune import export_policy
+
+        export_policy(target, job)
+        return
     if target.job == "serving":
         from gpucalc.cli.serve import export_engine
 

@@ -30,10 +30,7 @@ def launched_cells(file: str, source: str, stated: Mapping[str, Any]) -> dict[st
     cells = {**read, **stated}
     if notes:
         cells["notes"] = "; ".join(notes)  # so that a pipe does not lose them
-    by_hand = {"layers", "hidden", "heads"} <= set(cells)
-    missing = [name for name in _EXAMPLES if name not in cells and not (name == "model" and by_hand)]
-    if missing:
-        raise UsageError("the launch settings do not say " + ", ".join(f"{n} ({_EXAMPLES[n]})" for n in missing))
+    _require(cells)
     return cells
 
 
@@ -57,6 +54,49 @@ def served_row(file: str, source: str, options: RowOptions, context: Context) ->
     to_stderr(*(f"note: {note}" for note in job.notes))
     row = {"layout": serving_label(job.cells), **cells, "notes": "; ".join(notes)}
     return {**row, **predict_serving([job])[0]}
+
+
+def policy_row(file: str, source: str, options: RowOptions, context: Context) -> dict[str, Any]:
+    """The step of ppo or grpo, or the training step, that a file means, predicted; what is stated replaces its own.
+
+    `--set` pairs state columns of the training row and those of a step (prompt, response, rollouts …).
+    """
+    from dataclasses import replace
+
+    from gpucalc.questions.tune.plan import one_split
+    from gpucalc.questions.tune.policy_cells import POLICY, make_policy, split_settings
+
+    step, others = split_settings(options.settings)
+    stated = replace(options, settings=others).cells()
+    read, notes = _read(file, source, {**stated, **step})
+    said = {"notes": "; ".join(notes)} if notes else {}
+    cells = {**read, **stated, **step}
+    _require(cells)
+    if "algorithm" not in cells:
+        return training_row({**cells, **said}, context)
+    numbers = {name: cells[name] for name in POLICY if name in cells}
+    update = {name: value for name, value in cells.items() if name not in POLICY}
+    answer = one_split(make_policy(cells["algorithm"], update, numbers), context)
+    to_stderr(*(f"note: {line}" for line in answer.job.remarks))
+    return {"layout": answer.row["layout"], **cells, **said, **answer.row}
+
+
+def training_row(cells: Mapping[str, Any], context: Context) -> dict[str, Any]:
+    """A training row, predicted; what was taken for it is told."""
+    from gpucalc.jobs.training import predict, resolve
+    from gpucalc.jobs.variations import layout_label
+
+    job = resolve(cells, context)
+    to_stderr(*(f"note: {warning}" for warning in job.remarks))
+    row = predict([job])[0]
+    return {"layout": layout_label(job, row), **cells, **row}
+
+
+def _require(cells: Mapping[str, Any]) -> None:
+    by_hand = {"layers", "hidden", "heads"} <= set(cells)
+    missing = [name for name in _EXAMPLES if name not in cells and not (name == "model" and by_hand)]
+    if missing:
+        raise UsageError("the launch settings do not say " + ", ".join(f"{n} ({_EXAMPLES[n]})" for n in missing))
 
 
 def _read(file: str, source: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:

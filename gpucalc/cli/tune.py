@@ -18,6 +18,7 @@ from gpucalc.core.errors import ExitStatus, UsageError
 
 if TYPE_CHECKING:
     from gpucalc.jobs.context import Context
+    from gpucalc.launch.target import Target
     from gpucalc.questions.tune.plan import Answer
     from gpucalc.questions.tune.policy import Policy
 
@@ -144,41 +145,30 @@ def tune(
 
 
 def _policy(method: str, cells: dict[str, Any], numbers: Mapping[str, int]) -> Policy:
-    from gpucalc.questions.tune.policy import Policy
-    from gpucalc.questions.tune.policy_rows import DEFAULT_PROMPT, SAMPLES
+    from gpucalc.questions.tune.policy_cells import make_policy
 
-    cells = dict(cells)
-    n_gpus, longest = cells.pop("n_gpus"), cells.pop("seq_len")
-    prompt = numbers.get("prompt", min(DEFAULT_PROMPT, max(1, longest // 4)))
-    if prompt >= longest:
-        raise UsageError(
-            f"--prompt {prompt} leaves nothing of --seq-len {longest} for a response; --prompt {longest // 2} would"
-        )
-    most = numbers.get("max_response", longest - prompt)
-    mean = numbers.get("response", max(1, most // 4))
-    if mean > most:
-        raise UsageError(
-            f"--response {mean} is a mean above the longest response of {most}; --response {most} is the most"
-        )
-    samples = numbers.get("samples", SAMPLES if method == "grpo" else 1)
-    batch = cells.pop("global_batch", 0)
-    cells.pop("micro_batch", None)
-    cells.setdefault("framework", "FSDP")
-    critic = 1.0 if method == "ppo" else 0.0
-    return Policy(
-        method,
-        cells,
-        n_gpus,
-        numbers.get("rollouts", max(n_gpus, 64) * samples),
-        samples,
-        prompt,
-        float(mean),
-        most,
-        batch,
-        numbers.get("generation_gpus", 0),
-        critic_ratio=critic,
-        reward_ratio=critic,
-    )
+    return make_policy(method, {name: value for name, value in cells.items() if name != "micro_batch"}, numbers)
+
+
+def export_policy(target: Target, job: JobOptions) -> None:
+    """Write a step of grpo, or of ppo, as the settings of a trainer; `--set` states its numbers beside the columns."""
+    from dataclasses import replace
+
+    from gpucalc.launch import export
+    from gpucalc.launch.policy import make_policy_launch
+    from gpucalc.questions.tune.policy_cells import split_settings
+
+    step, others = split_settings(job.settings)
+    cells = replace(job, settings=others).whole()
+    if job.layout is None and not job.piped and "tp" not in cells:
+        raise UsageError("which layout of the update? write --layout with a label, such as dp8-mbs2-zero3-full")
+    require(cells, "model", "gpu", "n_gpus", "seq_len")
+    context = job.context()
+    launch = make_policy_launch(step.pop("algorithm", "grpo"), cells, step, context, target.profile)
+    text, notes = export(launch, target)
+    sys.stdout.write(text)
+    sys.stdout.flush()
+    to_stderr(*(f"note: {line}" for line in (*launch.update.warnings, *notes)))
 
 
 def _write(method: str, answers: Sequence[Answer], names: tuple[str, ...], top: int, output: OutputOptions) -> None:

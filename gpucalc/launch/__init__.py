@@ -15,6 +15,7 @@ from gpucalc.launch.target import find
 if TYPE_CHECKING:
     from gpucalc.jobs.serving import ServingJob
     from gpucalc.launch.job import Launch, LaunchCommand, Placed
+    from gpucalc.launch.policy import PolicyLaunch
     from gpucalc.launch.target import Source, Target, Wrapper
 
 TRAINING = "megatron"  # the framework inside a batch script, unless another is asked for
@@ -26,13 +27,15 @@ def target_named(name: str, what: str = "--to") -> Target:
     return found
 
 
-def command_of(job: Launch | ServingJob, target: Target) -> LaunchCommand:
+def command_of(job: Launch | ServingJob | PolicyLaunch, target: Target) -> LaunchCommand:
     """The settings of one framework; UsageError with everything that it cannot express."""
     from gpucalc.launch import legality
     from gpucalc.launch.job import Launch
 
     if isinstance(job, Launch) and (unsaid := legality.unsaid(job.cells, target.name)):
         raise UsageError(*unsaid)
+    if isinstance(job, Launch) and job["method"] != "full" and not target.adapters:
+        raise UsageError(f"method={job['method']}: {target.name} is written for full training only")
     found = target.problems(job)
     if found and isinstance(job, Launch) and job.open_recompute and job["recompute_layers"]:
         whole = _fully_recomputed(job)
@@ -53,7 +56,7 @@ def _fully_recomputed(launch: Launch) -> Launch:
 
 
 def export(
-    job: Launch | ServingJob,
+    job: Launch | ServingJob | PolicyLaunch,
     target: Target,
     wrapper: Wrapper | None = None,
     kind: str = "",

@@ -196,8 +196,6 @@ def _problems(cells: Mapping[str, Any], model: Model) -> list[str]:
             f"dp·micro_batch = {share} does not divide the global batch of {cells['global_batch']}; "
             f"{max(share, cells['global_batch'] // share * share)} is a multiple"
         )
-    if cells["method"] != "full":
-        problems.append(f"method={cells['method']}: launch settings are written for full training only")
     if not model.heads:
         problems.append(f"{model.name} has no attention layers; launch settings are written for transformers only")
     return problems

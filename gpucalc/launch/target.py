@@ -30,7 +30,9 @@ class Target:
     profile: the framework whose software profile fills the cells that a question leaves open; or a function of the
     stated cells that names it.
     starter: how its processes are started; None where the command stands for itself (serving engines).
-    job: what kind of job it takes: training (`launch.job.Launch`) or serving (`jobs.serving.ServingJob`).
+    job: what kind of job it takes: training (`launch.job.Launch`), serving (`jobs.serving.ServingJob`) or policy
+    (`launch.policy.PolicyLaunch`).
+    adapters: whether it is for fine-tuning, and takes methods other than full training.
     """
 
     names: tuple[str, ...]
@@ -39,6 +41,7 @@ class Target:
     profile: str | Callable[[Mapping[str, Any]], str] = ""
     starter: Starter | None = None
     job: str = "training"
+    adapters: bool = False
 
     @property
     def name(self) -> str:
@@ -68,7 +71,7 @@ class Source:
     """A kind of launch settings that can be read: names, what such a text is, the reader, and the kind of row.
 
     read(text, given) → (cells of the row schema, remarks); `given` are cells known from elsewhere. kind: as in
-    `eval --kind`, training or serving.
+    `eval --kind`, training or serving; or policy, a step of `tune --method ppo` or grpo.
     """
 
     names: tuple[str, ...]

@@ -199,6 +199,12 @@ def reinforced(policy: Policy, context: Context, trace: bool = False) -> list[An
     return found
 
 
+def one_split(policy: Policy, context: Context) -> Answer:
+    """The answer of a step whose split of the GPUs is stated."""
+    ledger, training, job = estimate_policy(policy, context)
+    return _policy_answer(policy, ledger, training, job)
+
+
 def _policy_answer(policy: Policy, ledger: Ledger, training: Ledger, job: Job) -> Answer:
     def at(path: str) -> float:
         return float(ledger[path]) if path in ledger else 0.0

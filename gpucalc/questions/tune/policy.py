@@ -92,9 +92,10 @@ def update_job(policy: Policy, context: Context) -> tuple[Job, float]:
     ranks = dp * cp * (cells.get("tp") or 1)
     while (cells.get("ep") or 1) > ranks:
         cells["ep"] = cells["ep"] // 2
-    # Short samples are packed up to the longest one.
+    # Short samples are packed up to the longest one, unless the micro-batch is stated.
     each = max(1, batch // dp)
-    packed = max(n for n in range(1, max(1, min(longest // length, each)) + 1) if each % n == 0)
+    most = cells.get("micro_batch") or longest // length
+    packed = max(n for n in range(1, max(1, min(most, each)) + 1) if each % n == 0)
     cells |= {
         "n_gpus": gpus,
         "dp": dp,
