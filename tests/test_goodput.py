@@ -314,8 +314,9 @@ def test_a_price_has_a_date_and_unknown_ones_are_left_out() -> None:
     known = defaults.price(DB, "h100-sxm-80gb")
     assert known is not None
     assert known.date == "2026-03"
-    gaudi = {**JOB, "gpu": "mi325x", "n_gpus": 2048}
-    answer = run(gaudi, Question(tokens=1e12), Context(DB))
+    other = {**JOB, "gpu": "h800-sxm-80gb", "n_gpus": 2048}
+    assert defaults.price(DB, "h800-sxm-80gb") is None
+    answer = run(other, Question(tokens=1e12), Context(DB))
     assert "cost_usd" not in answer.figures
     assert any("--price" in note for note in answer.notes)
 

@@ -18,9 +18,12 @@ if TYPE_CHECKING:
 
 COLUMNS_OUT = ("quantity", "value", "low", "high", "unit", "meaning")
 MEANINGS = {
-    "gpu_w": ("W", "a GPU under training load"),
-    "node_kw": ("kW", "a node under training load, at the wall"),
+    "gpu_w": ("W", "a GPU under load"),
+    "node_kw": ("kW", "a node under load, at the wall"),
     "node_idle_kw": ("kW", "a node idle"),
+    "run_node_kw": ("kW", "a node over the stated run, idle ends included"),
+    "run_kwh": ("kWh", "the stated run, at the site"),
+    "racks_kw": ("kW", "racks under load: trays, switch trays, shelves and pumps"),
     "cluster_mw": ("MW", "nodes and switches under load"),
     "cluster_idle_mw": ("MW", "nodes and switches idle"),
     "pue": ("", "power of the site over that"),
@@ -52,9 +55,13 @@ class PowerOptions:
     """What is said of power and money; the fields are those of `questions.power.Question`."""
 
     cap: float | None = option("--cap W", "Power limit set on each GPU, as 500W.", read=quantity("W"))
+    load: str = option("--load KIND", "training or inference.", default="training", choices=("training", "inference"))
+    duration: float | None = option(
+        "--duration TIME", "Of one run, such as 5min: its idle ends lower the mean.", read=quantity("s")
+    )
     utilisation: float | None = option(
         "--utilisation SHARE",
-        "Load of the nodes between idle (0) and training (1).",
+        "Load of the nodes between idle (0) and full (1).",
         read=share(whole=True, zero=True),
     )
     pue: float | None = option(
@@ -125,7 +132,8 @@ def _write(found: PowerResult, explained: bool, output: OutputOptions) -> None:
     from gpucalc.output.table import facts, table
 
     device = found.cluster.device
-    heading = f"{found.cluster.n_gpus:,} x {device.name}, {device.tdp_watts:g} W each"
+    limit = "no limit stated" if device.tdp_watts is None else f"{device.tdp_watts:g} W each"
+    heading = f"{found.cluster.n_gpus:,} x {device.name}, {limit}"
     pairs = [("cluster", heading), *((row["meaning"], said(row)) for row in rows)]
     if found.layout:
         pairs.insert(1, ("layout", found.layout))

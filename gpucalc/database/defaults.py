@@ -36,9 +36,9 @@ class Default:
 
 @dataclass(frozen=True)
 class Price:
-    """Rental price of a GPU hour in US dollars, when it was so, and who says it."""
+    """A price in US dollars, of a GPU hour or of a GPU, when it was so, and who says it."""
 
-    usd_per_hour: float
+    usd: float
     low: float
     high: float
     date: str
@@ -136,8 +136,8 @@ def price(db: Database, gpu: str) -> Price | None:
 
 
 def cost_default(db: Database, name: str) -> tuple[float, str]:
-    """A number of the price file and its source: electricity, interest, years, capital, opex."""
-    sources = {"electricity_usd_per_kwh": "electricity_source", "capital_per_gpu_usd": "capital_source"}
+    """A number of the price file and its source: electricity, interest, years, opex."""
+    sources = {"electricity_usd_per_kwh": "electricity_source"}
     found: tuple[float, str] | None = None
     for table in _layers(db, "prices"):
         if name in table:
@@ -171,12 +171,14 @@ def workloads(db: Database) -> dict[str, Workload]:
     return found
 
 
-def capital(db: Database, gpu: str) -> tuple[float | None, str]:
-    """Price of a device with its share of node and network, and its source; None where no source states it."""
+def capital(db: Database, gpu: str) -> Price | None:
+    """The dated price of a device with its share of node and network; None where no source states it."""
     for table in reversed(_layers(db, "prices")):
-        if table.get("capital_gpu") == gpu:
-            return float(table["capital_per_gpu_usd"]), str(table["capital_source"])
-    return None, ""
+        for row in table.get("capital", []):
+            if row.get("gpu") == gpu:
+                usd, low, high = (float(row[n]) for n in ("usd_per_gpu", "low", "high"))
+                return Price(usd, low, high, str(row["date"]), str(row["source"]))
+    return None
 
 
 def measured_share(db: Database) -> tuple[float, float]:

@@ -65,6 +65,9 @@ _RANGE = Table({**dict.fromkeys(("value", "low", "high"), Number()), "origin": T
 _PRICE = Table(
     {"gpu": Text(), **dict.fromkeys(("usd_per_hour", "low", "high"), Number()), "date": Text(), "source": Text()}
 )
+_CAPITAL = Table(
+    {"gpu": Text(), **dict.fromkeys(("usd_per_gpu", "low", "high"), Number()), "date": Text(), "source": Text()}
+)
 _SAMPLES = Table(
     {
         "title": Text(),
@@ -76,7 +79,7 @@ _SAMPLES = Table(
         "origin": Text(),
     }
 )
-_CITED = ("electricity", "interest", "years", "capital", "opex")
+_CITED = ("electricity", "interest", "years", "opex")
 REFERENCE = Table({"authors": Text(), "title": Text(), "year": Number(1600, 2200, whole=True), "locator": Text()})
 CLAIM = Each(Either((Text(), Number(), Flag(), Texts())))
 # A whole file: every entry may stand alone in an overlay, so no top-level key is required there.
@@ -91,11 +94,11 @@ SHAPES: dict[str, Shape] = {
         {},
         {
             "title": Text(),
-            **dict.fromkeys(("electricity_usd_per_kwh", "capital_per_gpu_usd", "years"), Number()),
+            **dict.fromkeys(("electricity_usd_per_kwh", "years"), Number()),
             **dict.fromkeys(("interest", "opex_share"), SHARE),
-            "capital_gpu": Text(),
             **{f"{name}_source": Text() for name in _CITED},
             "price": Rows(_PRICE),
+            "capital": Rows(_CAPITAL),
         },
     ),
     "defaults/storage_workloads": Table(

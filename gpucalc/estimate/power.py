@@ -20,8 +20,15 @@ def estimate_power(columns: Columns, *, trace: bool = False) -> Ledger:
         idle_node_watts="power/node/idle",
     )
     for state in ("load", "idle"):
-        ledger.add(f"power/cluster/{state}", energy.cluster_power, node_watts=f"power/node/{state}")
+        ledger.add(f"power/racks/{state}", energy.racked_power, node_watts=f"power/node/{state}")
+        ledger.add(f"power/cluster/{state}", energy.cluster_power, racked_watts=f"power/racks/{state}")
         ledger.add(f"power/site/{state}", energy.facility_power, it_watts=f"power/cluster/{state}")
+    if "duration" in columns:
+        ledger.add("power/node/run", energy.run_power, node_watts="power/node/load", idle_node_watts="power/node/idle")
+        ledger.add("power/racks/run", energy.racked_power, node_watts="power/node/run")
+        ledger.add("power/cluster/run", energy.cluster_power, racked_watts="power/racks/run")
+        ledger.add("power/site/run", energy.facility_power, it_watts="power/cluster/run")
+        ledger.add("energy/run", energy.energy, watts="power/site/run", duration="duration")
     ledger.add("energy/year", energy.energy, watts="power/site/load", duration="year")
     if "step_time" in columns:
         ledger.add("energy/step", energy.energy, watts="power/site/load", duration="step_time")

@@ -158,7 +158,8 @@ def _time(ledger: Ledger) -> None:
 
 def _energy(ledger: Ledger) -> None:
     ledger.add("power/node", energy.node_power)
-    ledger.add("power/cluster", energy.cluster_power, node_watts="power/node")
+    ledger.add("power/racks", energy.racked_power, node_watts="power/node")
+    ledger.add("power/cluster", energy.cluster_power, racked_watts="power/racks")
     ledger.add("power/site", energy.facility_power, it_watts="power/cluster")
     ledger.add("energy/run", energy.energy, watts="power/site", duration="run/elapsed")
     ledger.add("energy/carbon", energy.carbon, energy="energy/run")

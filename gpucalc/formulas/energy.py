@@ -69,13 +69,35 @@ def node_power_at(
 
 
 @formula(symbol="P_IT", cite="gpucalc-counting", valid="")
-def cluster_power(nodes: Count, node_watts: Watts, n_gpus: Count, network_watts: Watts) -> Watts:
-    """Nodes and switches together.
+def cluster_power(racked_watts: Watts, n_gpus: Count, network_watts: Watts) -> Watts:
+    """Nodes, with what their racks hold besides, and the switches of the network.
 
-    >>> float(cluster_power(64.0, 6850.0, 512.0, 10.0))
+    >>> float(cluster_power(438400.0, 512.0, 10.0))
     443520.0
     """
-    return nodes * node_watts + n_gpus * network_watts
+    return racked_watts + n_gpus * network_watts
+
+
+@formula(symbol="P_rack", cite="gpucalc-counting", valid="rack_overhead >= 1")
+def racked_power(nodes: Count, node_watts: Watts, n_gpus: Count, scale_up_watts: Watts, rack_overhead: Ratio) -> Watts:
+    """Nodes with the switch trays of their scale-up network, and what power shelves and pumps of the rack take.
+
+    18 trays of 5,760 W, 125 W of NVLink switches a GPU, 5 % of shelves and pumps: 118 kW for 72 GPUs.
+
+    >>> round(float(racked_power(18.0, 5760.0, 72.0, 125.0, 1.05)) / 1e3, 1)
+    118.3
+    """
+    return (nodes * node_watts + n_gpus * scale_up_watts) * rack_overhead
+
+
+@formula(symbol="P_run", cite="mlperf-power", valid="duration > 0")
+def run_power(node_watts: Watts, idle_node_watts: Watts, duration: Seconds, idle_ends: Seconds) -> Watts:
+    """Mean power of a node over a log of some length, whose ends are idle: they count where it is short.
+
+    >>> round(float(run_power(6776.0, 1872.0, 430.5, 78.0)))
+    5887
+    """
+    return node_watts - (node_watts - idle_node_watts) * np.minimum(idle_ends / duration, 0.5)
 
 
 @formula(symbol="P_IT/n", cite="gpucalc-counting", valid="")
@@ -129,10 +151,10 @@ def carbon(energy: Joules, carbon_intensity: GramsPerJoule) -> Grams:
 
 
 @formula(symbol="P_cap/P_0", cite="gpucalc-counting", valid="cap_watts <= board_watts")
-def cap_share(cap_watts: Watts, board_watts: Watts) -> Ratio:
-    """A power cap over the board's own limit.
+def cap_share(cap_watts: Watts, board_watts: Watts, load_draw: Ratio) -> Ratio:
+    """A power cap over what an accelerator draws in training: a cap at or above that changes nothing.
 
-    >>> float(cap_share(525.0, 700.0))
-    0.75
+    >>> round(float(cap_share(490.0, 700.0, 0.95)), 4), float(cap_share(680.0, 700.0, 0.95))
+    (0.7368, 1.0)
     """
-    return np.minimum(cap_watts / board_watts, 1.0)
+    return np.minimum(cap_watts / (load_draw * board_watts), 1.0)

@@ -18,6 +18,7 @@ from gpucalc.database.reader import Database
 from gpucalc.database.records import Device
 from gpucalc.estimate.power import estimate_power
 from gpucalc.estimate.training import estimate_training
+from gpucalc.formulas import energy
 from gpucalc.jobs import training as jobs
 from gpucalc.jobs.context import Context
 
@@ -44,6 +45,8 @@ class Question:
     capital: float | None = None  # USD per GPU, node and network included
     years: float | None = None
     interest: float | None = None
+    load: str = "training"  # or inference
+    duration: float | None = None  # of one run, whose idle ends then count
 
 
 @dataclass
@@ -64,14 +67,19 @@ def load_factor(values: Mapping[str, Default], device: Device) -> Default:
     return db_defaults.of_generation(values, "load_factor", device)
 
 
-def load_watts(values: Mapping[str, Default], device: Device) -> tuple[float, Default] | None:
+def load_watts(
+    values: Mapping[str, Default], device: Device, *, in_rack: bool = False, load: str = "training"
+) -> tuple[float, Default] | None:
     """Watts of an accelerator, and the wall power of a node over those of its accelerators together.
 
-    The board's limit and the load factor of its generation; where no limit is published but the draw in use was
-    measured (`drawn_KEY` of the defaults), that draw alone. None where neither is known.
+    The board's limit and the factor of its generation for the load, of a rack's trays where `in_rack`; where no limit
+    is published but the draw in use was measured (`drawn_KEY` of the defaults), that draw alone. None where neither is
+    known.
     """
     if device.tdp_watts is not None:
-        return device.tdp_watts, load_factor(values, device)
+        if load == "inference":
+            return device.tdp_watts, db_defaults.of_generation(values, "inference_factor", device)
+        return device.tdp_watts, values["load_factor_rack"] if in_rack else load_factor(values, device)
     drawn = values.get(f"drawn_{device.key}")
     if drawn is None:
         return None
@@ -79,11 +87,60 @@ def load_watts(values: Mapping[str, Default], device: Device) -> tuple[float, De
     return drawn.value, ends
 
 
-def node_load_watts(device: Any, gpus: float, db: Database) -> tuple[float, float, float]:
-    """Wall power of a node of so many accelerators under training load, with its range."""
-    factor = load_factor(db_defaults.defaults(db, "power"), device)
-    board = gpus * device.tdp_watts
-    return factor.value * board, factor.low * board, factor.high * board
+def rack_columns(values: Mapping[str, Default], in_rack: bool) -> dict[str, float]:
+    """What a rack holds beside its nodes: switch trays of the scale-up network, shelves and pumps."""
+    return {
+        "scale_up_watts": values["scale_up_watts"].value if in_rack else 0.0,
+        "rack_overhead": values["rack_overhead"].value if in_rack else 1.0,
+    }
+
+
+def is_rack(cluster: Cluster) -> bool:
+    """Whether the scale-up domain is a rack of several nodes joined by switches."""
+    return cluster.domain > cluster.gpus_per_node and "torus" not in cluster.scale_up_topology
+
+
+def _draws(values: Mapping[str, Default], device: Device, factor: Default, load: str) -> tuple[float, float, float]:
+    """Share of its limit that an accelerator draws beside each end of a load factor; the host draws the rest.
+
+    Under inference the host draws what it does in training.
+    """
+    most = values["load_draw"].value
+    ends = (factor.value, factor.low, factor.high)
+    if load == "inference":
+        host = load_factor(values, device).value - most
+        return tuple(end - host for end in ends)  # type: ignore[return-value]
+    return tuple(min(most, most * end) for end in ends)  # type: ignore[return-value]
+
+
+def node_load_watts(
+    device: Device, gpus: float, db: Database, *, load: str = "training", duration: float | None = None
+) -> tuple[float, float, float]:
+    """Wall power of a node of so many accelerators under a load, with its range; with a duration its mean over a log
+    whose ends are idle.
+
+    Raises UsageError for a device whose power is not known.
+    """
+    values = db_defaults.defaults(db, "power")
+    drawn = load_watts(values, device, load=load)
+    if drawn is None:
+        raise UsageError(f"{device.file} states no power limit; add power.tdp to it")
+    board, factor = drawn
+    found = []
+    ends = values["idle_ends"]
+    for share, draw, idle in zip(
+        (factor.value, factor.low, factor.high),
+        _draws(values, device, factor, load),
+        (ends.value, ends.high, ends.low),
+        strict=True,
+    ):
+        watts = float(energy.node_power(gpus, board, share))
+        if duration is not None:
+            host = energy.host_power(gpus, board, share, draw)
+            shares = values["idle_host_share"].value, values["idle_gpu"].value
+            watts = float(energy.run_power(watts, energy.idle_node_power(gpus, board, host, *shares), duration, idle))
+        found.append(watts)
+    return found[0], min(found), max(found)
 
 
 def power(question: Question, context: Context, cells: Mapping[str, Any] | None = None) -> PowerResult:
@@ -93,10 +150,11 @@ def power(question: Question, context: Context, cells: Mapping[str, Any] | None 
         db, question.gpu, question.n_gpus, question.gpus_per_node, question.inter_node_gbps_per_gpu, context.fabric
     )
     device = cluster.device
-    if device.tdp_watts is None:
-        raise UsageError(f"{device.file} states no power limit; add power.tdp to it")
     values = db_defaults.defaults(db, "power")
-    _check_cap(question, device.tdp_watts, values["idle_gpu"].value, device.key)
+    drawn = load_watts(values, device, in_rack=is_rack(cluster), load=question.load)
+    if drawn is None:
+        raise UsageError(f"{device.file} states no power limit; add power.tdp to it")
+    _check_cap(question, drawn[0], values["idle_gpu"].value, device.key)
     notes: list[str] = []
     job, layout = None, ""
     if cells is not None:
@@ -106,10 +164,11 @@ def power(question: Question, context: Context, cells: Mapping[str, Any] | None 
         full, notes = complete_cells(cells, context)
         job = jobs.resolve(full, context)
         layout = layout_label(job, jobs.predict([job])[0])
-    base, origins, said = _columns(question, cluster, db, values)
-    spreads = _spreads(cluster, question, values, base)
+    base, origins, said = _columns(question, cluster, db, values, drawn)
+    spreads = _spreads(question, values, device, drawn[1])
+    base["load_draw"] = float(spreads["load_draw"][0])
     if job is not None:
-        step = estimate_training(jobs.stack([_capped(job, base["cap_watts"] / device.tdp_watts)]))
+        step = estimate_training(jobs.stack([_capped(job, _cap_share(base, base["cap_watts"]))]))
         base |= _paces(step, cluster)
         origins["step_time, cluster_token_rate"] = (
             "estimate of a step of this layout, which gpucalc explain takes apart"
@@ -123,8 +182,8 @@ def power(question: Question, context: Context, cells: Mapping[str, Any] | None 
     return PowerResult(
         cluster=cluster,
         layout=layout,
-        figures=_figures(ledger, spreads),
-        caps=[] if job is None else caps(job, alone, db),
+        figures=_figures(ledger, spreads, is_rack(cluster)),
+        caps=[] if job is None else caps(job, alone, db, _shares(question, base)),
         terms=ledger_tree(traced, db, ROOTS),
         origins=origins,
         notes=[*notes, *said],
@@ -144,11 +203,11 @@ def _check_cap(question: Question, board: float, idle_share: float, key: str) ->
 
 
 def _columns(
-    question: Question, cluster: Cluster, db: Database, values: Mapping[str, Default]
+    question: Question, cluster: Cluster, db: Database, values: Mapping[str, Default], drawn: tuple[float, Default]
 ) -> tuple[dict[str, float], dict[str, str], list[str]]:
     device = cluster.device
     notes: list[str] = []
-    factor = load_factor(values, device)
+    watts, factor = drawn
     origins = {"load_factor": f"{factor.origin}: {factor.why}"}
     electricity, source = db_defaults.cost_default(db, "electricity_usd_per_kwh")
     if question.electricity_price is not None:
@@ -158,9 +217,9 @@ def _columns(
         "n_gpus": float(cluster.n_gpus),
         "nodes": cluster.n_gpus / cluster.gpus_per_node,
         "gpus_per_node": float(cluster.gpus_per_node),
-        "board_watts": float(device.tdp_watts or 0.0),
-        "cap_watts": question.cap or float(device.tdp_watts or 0.0),
-        "load_draw": values["load_draw"].value,
+        "board_watts": watts,
+        "cap_watts": question.cap or watts,
+        **rack_columns(values, is_rack(cluster)),
         "idle_gpu_share": values["idle_gpu"].value,
         "idle_host_share": values["idle_host_share"].value,
         "network_watts": values["network_watts_per_gpu"].value,
@@ -168,9 +227,13 @@ def _columns(
         "electricity_price": electricity / KWH,
         "year": YEAR,
     }
+    if question.duration is not None:
+        base["duration"] = question.duration
     capital, said = question.capital, "stated"
-    if capital is None:
-        capital, said = db_defaults.capital(db, device.key)
+    if capital is None and (known := db_defaults.capital(db, device.key)) is not None:
+        age = db_defaults.age_in_months(known.date)
+        capital = known.usd
+        said = f"{known.low:,.0f} to {known.high:,.0f}, as of {known.date}, {age} months old ({known.source})"
     if capital is None:
         notes.append(f"no price of {device.key} with its node is known; cost of ownership needs --capital")
     else:
@@ -190,17 +253,30 @@ def _columns(
 
 
 def _spreads(
-    cluster: Cluster, question: Question, values: Mapping[str, Default], base: Mapping[str, float]
+    question: Question, values: Mapping[str, Default], device: Device, factor: Default
 ) -> dict[str, np.ndarray]:
     """The columns that differ between the likely case and the ends of the range."""
-    factor = load_factor(values, cluster.device)
     pue, network = values["pue"], values["network_watts_per_gpu"]
     stated = question.pue
     return {
         "load_factor": np.array([factor.value, factor.low, factor.high]),
+        "load_draw": np.array(_draws(values, device, factor, question.load)),
         "pue": np.array([stated] * 3 if stated is not None else [pue.value, pue.low, pue.high], dtype=float),
         "network_watts": np.array([network.value, network.low, network.high]),
+        # Long idle ends lower the mean of a run.
+        "idle_ends": np.array([values["idle_ends"].value, values["idle_ends"].high, values["idle_ends"].low]),
     }
+
+
+def _cap_share(base: Mapping[str, float], cap_watts: float) -> float:
+    """A cap over what the accelerators draw: only below that does the clock fall."""
+    return float(energy.cap_share(cap_watts, base["board_watts"], base["load_draw"]))
+
+
+def _shares(question: Question, base: Mapping[str, float]) -> tuple[float, ...]:
+    """Caps over the board's limit that are listed, the one that was asked among them."""
+    asked = () if question.cap is None else (question.cap / base["board_watts"],)
+    return tuple(sorted({*CAP_SHARES, *asked}, reverse=True))
 
 
 def _capped(job: jobs.Job, share: float, exponent: float | None = None) -> jobs.Job:
@@ -228,7 +304,8 @@ def caps(
     """
     values = db_defaults.defaults(db, "power")["clock_exponent"]
     exponents = (values.value, values.low, values.high)
-    varied = [_capped(job, share, exponent) for exponent in exponents for share in shares]
+    lowered = [_cap_share(base, share * base["board_watts"]) for share in shares]
+    varied = [_capped(job, share, exponent) for exponent in exponents for share in lowered]
     step = estimate_training(jobs.stack(varied))
     times = np.asarray(step["time/step"]).reshape(len(exponents), len(shares))
     rates = np.asarray(step["metric/tokens_per_s_per_gpu"]).reshape(times.shape)[0] * base["n_gpus"]
@@ -263,6 +340,9 @@ FIGURES = {
     "gpu_w": ("power/gpu", 1.0),
     "node_kw": ("power/node/load", 1e-3),
     "node_idle_kw": ("power/node/idle", 1e-3),
+    "run_node_kw": ("power/node/run", 1e-3),
+    "run_kwh": ("energy/run", 1 / KWH),
+    "racks_kw": ("power/racks/load", 1e-3),
     "cluster_mw": ("power/cluster/load", 1e-6),
     "cluster_idle_mw": ("power/cluster/idle", 1e-6),
     "site_mw": ("power/site/load", 1e-6),
@@ -279,10 +359,10 @@ FIGURES = {
 }
 
 
-def _figures(ledger: Ledger, spreads: Mapping[str, np.ndarray]) -> dict[str, tuple[float, float, float]]:
+def _figures(ledger: Ledger, spreads: Mapping[str, np.ndarray], in_rack: bool) -> dict[str, tuple[float, float, float]]:
     found = {}
     for name, (path, factor) in FIGURES.items():
-        if path in ledger:
+        if path in ledger and (name != "racks_kw" or in_rack):
             rows = np.broadcast_to(np.asarray(ledger[path], dtype=float), (3,)) * factor
             found[name] = (float(rows[0]), float(rows.min()), float(rows.max()))
     found["pue"] = tuple(float(v) for v in spreads["pue"])  # type: ignore[assignment]

@@ -20,7 +20,7 @@ from gpucalc.jobs import training as jobs
 from gpucalc.jobs.context import Context
 from gpucalc.jobs.variations import layout_label
 from gpucalc.questions.completed import complete_cells
-from gpucalc.questions.power import load_watts
+from gpucalc.questions.power import is_rack, load_watts, rack_columns
 from gpucalc.questions.run_scenarios import (
     ALTERNATIVES,
     DAY,
@@ -107,7 +107,7 @@ def run_columns(
     n = float(cluster.n_gpus)
     holders = n if job.cells["zero_stage"] >= 1 else n / (job.cells["dp"] * job.cells["cp"])
     host = device.host_bandwidth or cluster.network_bandwidth_per_gpu
-    rack = cluster.domain > cluster.gpus_per_node and "torus" not in cluster.scale_up_topology
+    rack = is_rack(cluster)
     columns, origins = failure_spreads(
         question,
         n,
@@ -131,11 +131,12 @@ def run_columns(
         fitted = float(step["step/straggler"]) if question.straggler_cv is not None else 1.0
         token_rate, mfu = token_rate * fitted / _extra(question, n), mfu * fitted / _extra(question, n)
     low, high = 1 / band[1], 1 / band[0]  # of the rate
-    drawn = load_watts(power, device)
+    drawn = load_watts(power, device, in_rack=rack)
     if drawn is not None:
         board, factor = drawn
         origins["load_factor"] = f"{factor.origin}: {factor.why}"
         columns |= {"board_watts": board, "load_factor": Spread("load_factor", factor.value, factor.low, factor.high)}
+        columns |= rack_columns(power, rack)
     columns |= {
         "nodes": float(cluster.n_nodes),
         "gpus_per_node": float(cluster.gpus_per_node),
@@ -198,8 +199,8 @@ def _price(question: Question, gpu: str, db: Database) -> tuple[tuple[float, flo
     if known is None:
         return (0.0, 0.0, 0.0), "no dated price of this GPU is known; state --price"
     age = db_defaults.age_in_months(known.date)
-    said = f"{known.usd_per_hour:.2f} USD per GPU hour as of {known.date}, {age} months old ({known.source})"
-    return (known.usd_per_hour / HOUR, known.low / HOUR, known.high / HOUR), said
+    said = f"{known.usd:.2f} USD per GPU hour as of {known.date}, {age} months old ({known.source})"
+    return (known.usd / HOUR, known.low / HOUR, known.high / HOUR), said
 
 
 def _check_progress(ledger: Ledger, question: Question, job: jobs.Job) -> None:

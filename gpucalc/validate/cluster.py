@@ -27,8 +27,9 @@ KINDS = {
 }
 TABLES = {kind: f"cluster/{kind}" for kind in KINDS}
 DC_SHARE = 0.98  # power behind the power supplies over that at the wall
-STORAGE_LIMIT, POWER_LIMIT, GOODPUT_POINTS = 0.05, 0.08, 4.0
+STORAGE_LIMIT, POWER_LIMIT, GOODPUT_POINTS = 0.03, 0.04, 4.0
 STORE_KEYS = ("org", "system", "hosts", "workload")
+SHORT_RUN = 600.0  # s, below which the idle ends of a log count
 HOST_LINK = 63e9  # B/s, where the accelerator is not in the database
 
 
@@ -176,7 +177,14 @@ def _energy(rows: list[dict[str, str]], db: Database, by: Sequence[str], worst: 
     checked: list[dict[str, Any]] = []
     for row in rows:
         device = db.device(row["gpu"])
-        watts, low, high = node_load_watts(device, _needed(row, "gpus_per_node"), db)
+        duration = _number(row, "duration_s")
+        watts, low, high = node_load_watts(
+            device,
+            _needed(row, "gpus_per_node"),
+            db,
+            load="inference" if row.get("kind") == "inference" else "training",
+            duration=duration if row.get("kind") != "inference" and duration and duration < SHORT_RUN else None,
+        )
         share = DC_SHARE if row.get("side") == "dc" else 1.0
         measured = _needed(row, "node_w")
         checked.append(
@@ -195,7 +203,14 @@ def _energy(rows: list[dict[str, str]], db: Database, by: Sequence[str], worst: 
     lines = _groups(judged, by)
     lines.append(_line("load factor from the other architectures alone", left_out))
     for reason in dict.fromkeys(str(r.get("reason") or "not judged") for r in rest):
-        lines.append(_line(f"not judged: {reason}", [r["ratio"] for r in rest if str(r.get("reason")) == reason]))
+        apart = [r for r in rest if str(r.get("reason")) == reason]
+        held = sum(bool(r["inside"]) for r in apart)
+        lines.append(
+            {
+                **_line(f"apart: {reason}", [r["ratio"] for r in apart]),
+                "inside_range": f"{held} of {len(apart)}",
+            }
+        )
     lines.append(_line("energy of the GPUs of whole runs", training_energy_ratios(db)))
     inside = sum(bool(r["inside"]) for r in judged)
     lines[0] = {**lines[0], "inside_range": f"{inside} of {len(judged)}"}
