@@ -34,8 +34,8 @@ LOW_RIDGE = (
     | dict.fromkeys(("p100-sxm2-16gb", "p100-pcie-16gb", "k80-12gb", "gtx580-1.5gb"), 8)
 )
 NO_UNITS_OR_CLOCK = {
-    "b100-sxm-192gb", "gb300", "gaudi2", "gaudi3", "h100-sxm-96gb-500w", "h20-sxm-96gb", "h20-sxm-141gb", "rtx-pro-6000-server",
-    "tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e",
+    "b100-sxm-192gb", "gb300", "gaudi2", "gaudi3", "h100-sxm-96gb-500w", "h20-sxm-96gb", "h20-sxm-141gb",
+    "rtx-pro-6000-server", "tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e",
 }  # fmt: skip
 
 
