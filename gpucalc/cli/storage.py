@@ -23,6 +23,9 @@ MEANINGS = {
     "utilisation_pct": ("%", "of their time GPUs compute"),
     "compute_ms": ("ms", "a batch: compute"),
     "read_ms": ("ms", "a batch: read from the store"),
+    "wait_ms": ("ms", "a batch: waited although the store keeps up"),
+    "open_ms": ("ms", "a batch: opened and read by the threads beside a GPU"),
+    "card_ms": ("ms", "a batch: through the host's storage cards"),
     "decode_ms": ("ms", "a batch: decode on the host"),
     "copy_ms": ("ms", "a batch: copy to the GPU"),
     "gpus_fed": ("", "GPUs that this store keeps busy all the time"),
@@ -52,6 +55,14 @@ class StorageOptions:
         "--write-bandwidth RATE", "Of the store in total, such as 50GB/s.", read=quantity("B/s")
     )
     iops: float | None = option("--iops N", "Reads per second of the store, as 2M.", read=count("2M"))
+    threads: float | None = option("--threads N", "Readers beside each GPU.", read=number("8"))
+    open_latency: float | None = option("--open TIME", "To open a file, such as 0.3ms.", read=quantity("s"))
+    wait: float | None = option(
+        "--wait SHARE", "Waited over computing although the store keeps up.", read=share(zero=True)
+    )
+    card_rate: float | None = option(
+        "--host-rate RATE", "Of a host's storage cards together, such as 50GB/s.", read=quantity("B/s")
+    )
     batch: float | None = option("--batch N", "Samples of one GPU's batch.", read=number("7"))
     sample_bytes: float | None = option("--sample SIZE", "Bytes of a sample, such as 112KiB.", read=quantity("B"))
     compute_time: float | None = option("--compute TIME", "Compute time of a batch, such as 320ms.", read=quantity("s"))
@@ -100,9 +111,8 @@ def _write(found: StorageResult, explained: bool, output: OutputOptions) -> None
     from gpucalc.questions.storage import LIMITERS
 
     rows: list[dict[str, Any]] = [
-        {"quantity": name, "value": found.figures[name], "unit": unit, "meaning": meaning}
-        for name, (unit, meaning) in MEANINGS.items()
-        if name in found.figures
+        {"quantity": name, "value": value, "unit": MEANINGS[name][0], "meaning": MEANINGS[name][1]}
+        for name, value in found.figures.items()
     ]
     if output.json:
         emit_document(
@@ -133,8 +143,8 @@ def _write(found: StorageResult, explained: bool, output: OutputOptions) -> None
         sys.stdout.write(facts(pairs) + "\n")
         if explained:
             sys.stdout.write("\n" + tree([], found.terms, ()) + "\n")
-    low, high = found.spread
+    low, high = (share * found.figures["samples_per_s"] for share in found.spread)
     to_stderr(
-        f"note: MLPerf Storage runs reached {low:g} to {high:g} of the samples per second predicted so",
+        f"note: {low:,.4g} to {high:,.4g} samples per second, as published runs of such samples wait less or more",
         *(f"note: {note}" for note in found.notes),
     )

@@ -61,6 +61,8 @@ class Workload:
     source: str
     origin: str
     speed_exponent: float
+    threads: float
+    wait: tuple[float, float, float]
 
 
 def _layers(db: Database, name: str) -> list[dict[str, Any]]:
@@ -167,6 +169,8 @@ def workloads(db: Database) -> dict[str, Workload]:
                 source=str(row["source"]),
                 origin=str(row["origin"]),
                 speed_exponent=exponent,
+                threads=float(row["threads"]),
+                wait=(float(row["wait"]), float(row["wait_low"]), float(row["wait_high"])),
             )
     return found
 
@@ -181,10 +185,23 @@ def capital(db: Database, gpu: str) -> Price | None:
     return None
 
 
-def measured_share(db: Database) -> tuple[float, float]:
-    """Measured over predicted samples per second, 10th and 90th percentile of published runs."""
+@dataclass(frozen=True)
+class Reading:
+    """What a host does to read: opening a file, one stream, its cards, and how compute times scale between devices."""
+
+    open_latency: float
+    stream_rate: float
+    card_rate: float
+    exponents: tuple[float, float, float]
+
+
+def reading(db: Database) -> Reading:
+    """The constants of reading that no workload has of its own."""
     table = merged(db, "storage_workloads")
-    return float(table["measured_low"]), float(table["measured_high"])
+    low, value, high = (float(table[f"speed_exponent{end}"]) for end in ("_low", "", "_high"))
+    return Reading(
+        float(table["open_latency"]), float(table["stream_rate"]), float(table["card_rate"]), (value, low, high)
+    )
 
 
 def workload(db: Database, name: str) -> Workload:

@@ -7,7 +7,7 @@ import numpy as np
 from gpucalc.core.ledger import Columns, Ledger
 from gpucalc.formulas import goodput, storage
 
-PARTS = ("time/compute", "time/read", "time/decode", "time/copy")
+PARTS = ("time/compute", "time/read", "time/open", "time/card", "time/decode", "time/copy")
 
 
 def estimate_storage(columns: Columns, *, trace: bool = False) -> Ledger:
@@ -18,9 +18,14 @@ def estimate_storage(columns: Columns, *, trace: bool = False) -> Ledger:
     ledger.add("demand/store", storage.store_demand, demand="demand/accelerator")
     ledger.add("store/rate", storage.store_rate)
     ledger.add("time/read", storage.read_time, store_rate="store/rate")
+    ledger.add("time/open", storage.reader_time)
+    ledger.add("time/card", storage.card_time)
     ledger.add("time/decode", storage.decode_time)
     ledger.add("time/copy", storage.copy_time)
-    ledger.maximum("time/batch", *PARTS)
+    # What prefetching leaves counts while accelerators set the pace; else they wait for the slowest part anyway.
+    ledger.add("time/wait", storage.unhidden_wait, compute_time="time/compute")
+    ledger.total("time/fed", "time/compute", "time/wait")
+    ledger.maximum("time/batch", "time/fed", *PARTS[1:])
     ledger.add(
         "metric/utilisation", storage.accelerator_utilisation, compute_time="time/compute", batch_time="time/batch"
     )
@@ -50,7 +55,7 @@ def _checkpoints(ledger: Ledger) -> None:
 
 
 def limiter_of(ledger: Ledger, row: int = 0) -> str:
-    """The longest part of a batch: compute, read, decode or copy."""
+    """The longest part of a batch: compute, read, open, card, decode or copy."""
 
     def at(path: str) -> float:
         value = np.asarray(ledger[path], dtype=float)

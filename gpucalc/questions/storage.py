@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,17 +12,19 @@ from gpucalc.core.errors import UsageError
 from gpucalc.core.ledger import Columns, Ledger
 from gpucalc.database import defaults as db_defaults
 from gpucalc.database.cluster import Cluster, resolve_cluster
-from gpucalc.database.defaults import Workload
+from gpucalc.database.defaults import Default, Workload
 from gpucalc.database.reader import Database
 from gpucalc.database.records import Device
 from gpucalc.estimate.storage import estimate_storage, limiter_of
 from gpucalc.estimate.training import estimate_training
+from gpucalc.formulas import goodput
 from gpucalc.jobs import training as jobs
 from gpucalc.jobs.context import Context
 
 CORES = 14.0  # of one accelerator where none are stated: two 56-core processors beside eight accelerators
 SAVE_INTERVAL = 1800.0  # s
 RESTART_TARGET = 60.0  # s in which a checkpoint should be loaded
+HOST_GPUS = 8  # of the host whose cards the defaults state
 UNLIMITED = 1e18  # operations per second where a store states none
 REFERENCE = "h100-sxm-80gb"
 ROOTS = (
@@ -30,8 +32,10 @@ ROOTS = (
     *("checkpoint/bandwidth/blocking", "checkpoint/bandwidth/asynchronous", "checkpoint/bandwidth/restart"),
 )
 LIMITERS = {
-    "compute": "nothing starves: the accelerators compute all the time",
+    "compute": "nothing starves: the accelerators set the pace",
     "read": "the store's read rate",
+    "open": "the reader threads beside an accelerator: opening files, and the rate of one stream",
+    "card": "the host's storage cards",
     "decode": "the cores that decode",
     "copy": "the link from the host to the accelerator",
 }
@@ -54,6 +58,10 @@ class Question:
     read_bandwidth: float | None = None
     write_bandwidth: float | None = None
     iops: float | None = None
+    threads: float | None = None  # readers beside an accelerator
+    open_latency: float | None = None
+    wait: float | None = None  # over the compute time, although the store keeps up
+    card_rate: float | None = None  # of a host's storage cards together
     cache_hit: float | None = None
     cache_bytes: float | None = None
     dataset_bytes: float | None = None
@@ -69,7 +77,7 @@ class StorageResult:
     cluster: Cluster
     limiter: str
     figures: dict[str, float]
-    spread: tuple[float, float]
+    spread: tuple[float, float]  # of the samples per second, least and most over the expected
     terms: list[dict[str, Any]]
     notes: list[str] = field(default_factory=list)
 
@@ -87,7 +95,9 @@ def compute_time_of(workload: Workload, device: Device, db: Database) -> tuple[f
     return (
         workload.compute[reference],
         half / other,
-        f"assumed: {reference}'s by the ratio of the peaks to the power {workload.speed_exponent:g}; state --compute",
+        f"assumed: {reference}'s by the ratio of the peaks to the power {workload.speed_exponent:g} "
+        f"({' to '.join(format(e, 'g') for e in db_defaults.reading(db).exponents[1:])} between measured devices); "
+        "state --compute",
     )
 
 
@@ -107,10 +117,10 @@ def columns_of(
     else:
         notes.append(f"compute time of a batch: {origin}")
     sample = question.sample_bytes or workload.sample_bytes
+    reading = db_defaults.reading(db)
     read = question.read_bandwidth
     if read is None:
-        read = values["read_per_gpu"].value * n
-        notes.append(f"--read-bandwidth is not stated; {read / 1e9:,.3g} GB/s are taken ({values['read_per_gpu'].why})")
+        read = _assumed_store("read", n, values, notes)
     cores = question.cores
     core_seconds = workload.core_seconds if question.core_seconds is None else question.core_seconds
     if cores is None:
@@ -125,6 +135,11 @@ def columns_of(
         "compute_time": time,
         "peak_ratio": ratio,
         "speed_exponent": workload.speed_exponent,
+        "reader_threads": question.threads or workload.threads,
+        "open_latency": reading.open_latency if question.open_latency is None else question.open_latency,
+        "stream_rate": reading.stream_rate,
+        "card_rate": (question.card_rate or reading.card_rate) / (question.gpus_per_node or HOST_GPUS),
+        "wait_share": workload.wait[0] if question.wait is None else question.wait,
         "cache_hit": _cache_hit(question),
         "read_bandwidth": read,
         "iops": question.iops or UNLIMITED,
@@ -134,6 +149,19 @@ def columns_of(
         "host_bandwidth": device.host_bandwidth or device.link_bandwidth or 1e10,
         "least_utilisation": question.utilisation or workload.utilisation,
     }, notes
+
+
+def _assumed_store(way: str, n: float, values: Mapping[str, Default], notes: list[str]) -> float:
+    """The rate of a store that nobody stated, as `run` takes it, with its range among the notes."""
+    parts = values[f"{way}_per_gpu"], values[f"{way}_most"]
+    rate, low, high = (
+        float(goodput.store_bandwidth(n, *(getattr(one, end) for one in parts))) for end in ("value", "low", "high")
+    )
+    notes.append(
+        f"--{way}-bandwidth is not stated; {rate / 1e9:,.4g} GB/s are taken ({low / 1e9:,.4g} to {high / 1e9:,.4g}): "
+        f"{parts[0].why}; at most {parts[1].why}"
+    )
+    return rate
 
 
 def _cache_hit(question: Question) -> float:
@@ -174,15 +202,14 @@ def storage(question: Question, context: Context, cells: Mapping[str, Any] | Non
         full, notes = complete_cells(cells, context)
         job = jobs.resolve(full, context)
         step = estimate_training(jobs.stack([job]))
-        if workload.name == "text" and question.compute_time is None:
-            tokens = job.cells["global_batch"] * job.cells["seq_len"] / job.cluster.n_gpus
-            question = Question(**{**vars(question), "batch": tokens, "compute_time": float(step["time/step"])})
+        if question.compute_time is None:
+            # A step of the planned model feeds the question: its tokens, or one sample for each of its sequences.
+            each = job.cells["seq_len"] if workload.name == "text" else 1
+            samples = question.batch or job.cells["global_batch"] * each / job.cluster.n_gpus
+            question = replace(question, batch=samples, compute_time=float(step["time/step"]))
         writes = question.write_bandwidth
         if writes is None:
-            writes = values["write_per_gpu"].value * question.n_gpus
-            notes.append(
-                f"--write-bandwidth is not stated; {writes / 1e9:,.3g} GB/s are taken ({values['write_per_gpu'].why})"
-            )
+            writes = _assumed_store("write", float(question.n_gpus), values, notes)
         extra = {
             "parameters": float(job.model.parameters_total),
             "state_bytes": values["state_bytes"].value,
@@ -196,13 +223,15 @@ def storage(question: Question, context: Context, cells: Mapping[str, Any] | Non
     ledger = estimate_storage(Columns({**columns, **extra}), trace=True)
     from gpucalc.questions.explain import ledger_tree
 
-    low, high = db_defaults.measured_share(db)
+    if workload.name == "text":
+        rate = float(ledger["demand/store"]) / 1e6
+        notes.append(f"reading tokens needs next to nothing ({rate:,.3g} MB/s for all GPUs): loading and saving decide")
     return StorageResult(
         workload=workload,
         cluster=cluster,
         limiter=limiter_of(ledger),
-        figures=_figures(ledger),
-        spread=(low, high),
+        figures=_figures(ledger, workload.name == "text"),
+        spread=(1.0, 1.0) if question.wait is not None else _spread({**columns, **extra}, workload),
         terms=ledger_tree(ledger, db, ROOTS),
         notes=[*notes, *said],
     )
@@ -215,6 +244,9 @@ FIGURES = {
     "utilisation_pct": ("metric/utilisation", 100.0),
     "compute_ms": ("time/compute", 1e3),
     "read_ms": ("time/read", 1e3),
+    "wait_ms": ("time/wait", 1e3),
+    "open_ms": ("time/open", 1e3),
+    "card_ms": ("time/card", 1e3),
     "decode_ms": ("time/decode", 1e3),
     "copy_ms": ("time/copy", 1e3),
     "gpus_fed": ("fed/whole", 1.0),
@@ -230,5 +262,23 @@ FIGURES = {
 }
 
 
-def _figures(ledger: Ledger) -> dict[str, float]:
-    return {n: float(np.asarray(ledger[p])) * f for n, (p, f) in FIGURES.items() if p in ledger}
+TOKENS = frozenset(
+    {"read_ms", "decode_ms", "copy_ms", "open_ms", "card_ms", "gpus_fed", "gpus_fed_at_target", "decode_cores_per_gpu"}
+)  # of no use for text: a store feeds any number of GPUs with tokens
+FIRST = ("restart_s", "restart_by_every_replica_s", "save_s", "checkpoint_gb")
+
+
+def _figures(ledger: Ledger, text: bool) -> dict[str, float]:
+    """The figures; for text those of loading and saving first."""
+    found = {n: float(np.asarray(ledger[p])) * f for n, (p, f) in FIGURES.items() if p in ledger}
+    if not text:
+        return found
+    order = [*(n for n in FIRST if n in found), *(n for n in found if n not in FIRST and n not in TOKENS)]
+    return {n: found[n] for n in order}
+
+
+def _spread(columns: Mapping[str, float], workload: Workload) -> tuple[float, float]:
+    """Least and most samples per second over the expected: what accelerators wait although the store keeps up."""
+    rows = estimate_storage(Columns({**columns, "wait_share": np.array(workload.wait)}))
+    samples = np.broadcast_to(np.asarray(rows["metric/samples"], dtype=float), (3,))
+    return float(samples.min() / samples[0]), float(samples.max() / samples[0])

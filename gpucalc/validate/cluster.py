@@ -29,6 +29,8 @@ TABLES = {kind: f"cluster/{kind}" for kind in KINDS}
 DC_SHARE = 0.98  # power behind the power supplies over that at the wall
 STORAGE_LIMIT, POWER_LIMIT, GOODPUT_POINTS = 0.03, 0.04, 4.0
 STORE_KEYS = ("org", "system", "hosts", "workload")
+UNBOUND = 1e9  # GB/s
+BOUNDING = 0.95  # of the demand of a row, from which another run shows a limit of the store
 SHORT_RUN = 600.0  # s, below which the idle ends of a log count
 HOST_LINK = 63e9  # B/s, where the accelerator is not in the database
 
@@ -109,39 +111,47 @@ def _target(name: str, limit: float, found: float | None, held_out: float | None
 # ---------------------------------------------------------------- storage
 
 
-def predicted_samples(rows: Sequence[Mapping[str, str]], db: Database, stores: Sequence[float]) -> list[float]:
-    """Samples per second of rows, from the GB/s of a store and the workload; no measured utilisation is read."""
+def predicted_samples(
+    rows: Sequence[Mapping[str, str]], db: Database, stores: Sequence[float], waits: Sequence[float | None] = ()
+) -> list[float]:
+    """Samples per second of rows, from the GB/s of a store and the workload; no measured utilisation is read.
+
+    `waits`: what accelerators wait of the compute time although the store keeps up; the workload's own without it.
+    """
     from gpucalc.questions.storage import Question, predict
 
+    if not rows:
+        return []
     questions = [
         Question(
             gpu=row["gpu"],
             n_gpus=int(_needed(row, "n_gpus")),
             workload=row["workload"],
             read_bandwidth=store * 1e9,
+            wait=wait,
         )
-        for row, store in zip(rows, stores, strict=True)
+        for row, store, wait in zip(rows, stores, waits or [None] * len(rows), strict=True)
     ]
     return [float(v) for v in np.asarray(predict(questions, db)["metric/samples"])]
 
 
 def _storage(rows: list[dict[str, str]], db: Database, by: Sequence[str], worst: int) -> Line:
     own = predicted_samples(rows, db, [_needed(r, "read_gb_per_s") for r in rows])
-    unlimited = predicted_samples(rows, db, [1e9] * len(rows))
-    others = [_other_rate(row, rows) for row in rows]
-    known = [(row, rate) for row, rate in zip(rows, others, strict=True) if rate]
-    held = predicted_samples([r for r, _ in known], db, [rate for _, rate in known]) if known else []
+    unlimited = predicted_samples(rows, db, [UNBOUND] * len(rows), [0.0] * len(rows))
+    known = [(row, rate) for row in rows if (rate := _other_rate(row, rows, db))]
+    told = [r for r, _ in known]
+    held = predicted_samples(told, db, [rate for _, rate in known], [_other_wait(r, rows, db) for r in told])
     checked: list[dict[str, Any]] = []
     for row, pred in zip(rows, own, strict=True):
         checked.append({**row, "pred_samples_per_s": pred, "ratio": pred / _needed(row, "samples_per_s")})
     left_out = [p / _needed(r, "samples_per_s") for (r, _), p in zip(known, held, strict=True)]
     free = [p / _needed(r, "samples_per_s") for r, p in zip(rows, unlimited, strict=True)]
     lines = _groups(checked, by)
-    lines.append(_line("the store's rate from its other runs of the workload", left_out))
+    lines.append(_line("rate from the store's other runs, waiting from other stores", left_out))
     apart = [r["ratio"] for r in checked if "fio" in (r.get("notes") or "")]
     if apart:
         lines.append(_line("the store's rate from a benchmark of its own", apart))
-    lines.append(_line("a store without a limit: what leaving it out costs", free))
+    lines.append(_line("neither a store nor waiting: what leaving both out costs", free))
     return {
         "kind": "storage",
         "rows": len(rows),
@@ -160,12 +170,37 @@ def _storage(rows: list[dict[str, str]], db: Database, by: Sequence[str], worst:
     }
 
 
-def _other_rate(row: Mapping[str, str], rows: Sequence[Mapping[str, str]]) -> float | None:
-    """The highest GB/s that the same store reached in its other runs of the workload."""
-    rates = [
-        _number(o, "read_gb_per_s") for o in rows if o is not row and all(o.get(k) == row.get(k) for k in STORE_KEYS)
+def _demand(row: Mapping[str, str], db: Database) -> float:
+    """GB/s that the accelerators of a row would read if they never waited."""
+    known = db_defaults.workload(db, row["workload"])
+    from gpucalc.questions.storage import compute_time_of
+
+    time, ratio, _ = compute_time_of(known, db.device(row["gpu"]), db)
+    each = known.batch * known.sample_bytes / (time / ratio**known.speed_exponent)
+    return _needed(row, "n_gpus") * each / 1e9
+
+
+def _other_rate(row: Mapping[str, str], rows: Sequence[Mapping[str, str]], db: Database) -> float | None:
+    """The highest GB/s of the same store in its other runs of the workload: a limit if those asked for as much.
+
+    Runs of fewer accelerators only say that the store gives that much at least.
+    """
+    others = [o for o in rows if o is not row and all(o.get(k) == row.get(k) for k in STORE_KEYS)]
+    if not others:
+        return None
+    asked = _demand(row, db)
+    bounding = [_needed(o, "read_gb_per_s") for o in others if _demand(o, db) >= BOUNDING * asked]
+    return max(bounding, default=UNBOUND)
+
+
+def _other_wait(row: Mapping[str, str], rows: Sequence[Mapping[str, str]], db: Database) -> float | None:
+    """Median of what accelerators wait on other stores with the same workload, over their compute time."""
+    found = [
+        _demand(o, db) / _needed(o, "read_gb_per_s") - 1
+        for o in rows
+        if o.get("workload") == row.get("workload") and o.get("system") != row.get("system")
     ]
-    return max((r for r in rates if r), default=None)
+    return max(0.0, float(np.median(found))) if found else None
 
 
 # ---------------------------------------------------------------- power
