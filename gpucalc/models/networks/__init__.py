@@ -1,0 +1,1 @@
+"""Networks that are not one stack of decoder layers, as lists of components with exact counts."""

@@ -1,0 +1,189 @@
+"""Networks by name, or from three numbers: presets of `presets/networks.toml` at a stated size."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from gpucalc.core.errors import UsageError
+from gpucalc.models.networks import convolution, diffusion, recommender, transformers
+from gpucalc.models.networks.component import CONV, FROZEN, TRANSFORMER, Component, Network
+from gpucalc.models.presets import FOLDER, folded
+
+BUILDERS = {**transformers.FAMILIES, **diffusion.FAMILIES, **recommender.FAMILIES}
+NETS = ("conv", "depthwise", "vit", "hierarchical", "mixed")  # kinds that a custom net may state
+NUMBERS = ("params_m", "gmac", "mact")
+# Cells that size a network, and those of them that a family has.
+SIZES = (
+    *("resolution", "frames", "seq_len", "effective_len", "dec_len", "text_tokens", "task"),
+    *("tables", "table_rows_m", "embedding_dim", "hotness"),
+)
+SIZED = {
+    "vit": ("resolution",),
+    "clip": ("resolution", "text_tokens"),
+    "bert": ("seq_len", "effective_len", "task"),
+    "t5": ("seq_len", "effective_len", "dec_len"),
+    "whisper": ("dec_len", "seq_len"),
+    "diffusion": ("resolution", "frames", "text_tokens"),
+    "dlrm": ("tables", "table_rows_m", "embedding_dim", "hotness"),
+}
+IGNORED = ("task",)  # free text that may say nothing to a family
+LAUNCHES_PER_LAYER = 9e6  # custom nets: elements that one launch writes, about that of the timm nets at their size
+
+
+@lru_cache(maxsize=1)
+def specs() -> dict[str, dict[str, Any]]:
+    """All presets as written."""
+    with (FOLDER / "networks.toml").open("rb") as stream:
+        return tomllib.load(stream)
+
+
+def network_names() -> list[str]:
+    """The presets of networks, sorted.
+
+    >>> "resnet-50" in network_names(), "flux.1-dev" in network_names()
+    (True, True)
+    """
+    return sorted(specs())
+
+
+@lru_cache(maxsize=1)
+def _folded() -> dict[str, str]:
+    return {folded(name, "-"): name for name in specs()}
+
+
+def resolve_network(name: str) -> str | None:
+    """The preset that `name` means, or None.
+
+    >>> resolve_network("ResNet50"), resolve_network("FLUX.1-dev"), resolve_network("llama-3.1-8b")
+    ('resnet-50', 'flux.1-dev', None)
+    """
+    text = name.strip().casefold()
+    return text if text in specs() else _folded().get(folded(text, "-"))
+
+
+def parse_resolution(text: str, dimensions: int = 2) -> tuple[int, ...]:
+    """A size in pixels from its text.
+
+    >>> parse_resolution("512x384"), parse_resolution("128x128x128", 3)
+    ((512, 384), (128, 128, 128))
+    """
+    try:
+        size = tuple(int(part) for part in str(text).casefold().replace("×", "x").split("x"))
+    except ValueError:
+        size = ()
+    if len(size) != dimensions or min(size, default=0) < 1 or max(size, default=0) > 1 << 20:
+        form = "HxW such as 512x512" if dimensions == 2 else "DxHxW such as 128x128x128"
+        raise UsageError(f"resolution is {text!r}, expected pixels as {form}")
+    return size
+
+
+def load_network(name: str, sizes: Mapping[str, Any] | None = None) -> Network:
+    """A preset at its own size, or at the stated ones.
+
+    Raises UsageError for a size that the network does not have, and for more tokens than it has positions.
+
+    >>> load_network("resnet-50").parameters, load_network("flux.1-dev", {"resolution": "256x256"}).components[0].tokens
+    (25557032, 768.0)
+    """
+    stated = tuple(sorted((n, v) for n, v in (sizes or {}).items() if v is not None))
+    return _built(name, stated)
+
+
+@lru_cache(maxsize=512)
+def _built(name: str, stated: tuple[tuple[str, Any], ...]) -> Network:
+    spec, given = specs()[name], dict(stated)
+    family = str(spec["family"])
+    takes = SIZED.get(family, ("resolution",))
+    encode = given.pop("encode", False)
+    problems = [f"{name} has no {cell}" for cell in given if cell not in takes and cell not in IGNORED]
+    if problems:
+        raise UsageError(*problems)
+    whole = {cell: spec[cell] for cell in takes if cell in spec} | given
+    sizes: dict[str, Any] = dict(whole) | {"encode": encode}
+    if "resolution" in whole:
+        dimensions = str(spec["resolution"]).count("x") + 1
+        sizes["resolution"] = parse_resolution(str(whole["resolution"]), dimensions)
+    for cell in ("seq_len", "dec_len"):
+        most = int(spec.get("positions", 0))
+        if most and cell in given and int(given[cell]) > most and not (family == "whisper" and cell == "seq_len"):
+            raise UsageError(f"{cell} {given[cell]} is beyond the {most} positions of {name}")
+    sizes.setdefault("text_tokens", 0)
+    build = convolution.FAMILIES.get(family)
+    parts = build(spec, sizes["resolution"]) if build else BUILDERS[family](spec, sizes)
+    return Network(
+        name,
+        str(spec["net"]),
+        str(spec.get("sample", "image")),
+        tuple(parts),
+        positions=int(spec.get("positions", 0)),
+        steps=int(spec.get("steps", 0)),
+        guided=bool(spec.get("cfg", False)),
+        size=whole,
+    )
+
+
+def custom_network(name: str, numbers: Mapping[str, float], net: str, sample: str = "image") -> Network:
+    """A net of which three numbers are known: parameters in millions, 10⁹ multiply-accumulates, 10⁶ written elements.
+
+    >>> custom_network("timm/regnety_032", {"params_m": 19.44, "gmac": 3.2, "mact": 11.26}, "conv").parameters
+    19440000
+    """
+    missing = [n for n in NUMBERS if numbers.get(n) is None]
+    if missing:
+        raise UsageError(f"{name} is no preset, and {', '.join(missing)} not stated; {WAYS}")
+    part = Component(
+        "net",
+        CONV if net in {"conv", "depthwise", "mixed"} else TRANSFORMER,
+        round(numbers["params_m"] * 1e6),
+        macs=numbers["gmac"] * 1e9,
+        elements=numbers["mact"] * 1e6,
+        launches=max(20, round(numbers["mact"] * 1e6 / LAUNCHES_PER_LAYER * 60)),
+    )
+    return Network(name, net, sample, (part,))
+
+
+WAYS = (
+    "state a model by a preset (`gpucalc models list`), by its config.json or diffusers folder, "
+    "or by three numbers: params_m, gmac, mact"
+)
+
+
+def restated(network: Network, numbers: Mapping[str, float]) -> Network:
+    """A preset with stated numbers in the place of its own: those of its largest component follow."""
+    from dataclasses import replace
+
+    parts = list(network.components)
+    at = max((i for i, one in enumerate(parts) if one in network.core), key=lambda i: parts[i].macs)
+    part = parts[at]
+    if numbers.get("params_m") is not None:
+        others = sum(one.parameters for one in network.core if one is not part)
+        part = replace(part, parameters=max(0, round(numbers["params_m"] * 1e6) - others))
+    if numbers.get("gmac") is not None:
+        factor = numbers["gmac"] * 1e9 / part.macs if part.macs else 1.0
+        part = replace(part, macs=part.macs * factor, scores=part.scores * factor)
+    if numbers.get("mact") is not None:
+        own = part.elements + part.logits
+        factor = numbers["mact"] * 1e6 / own if own else 1.0
+        part = replace(part, elements=part.elements * factor, logits=part.logits * factor)
+    parts[at] = part
+    return replace(network, components=tuple(parts))
+
+
+def with_states(network: Network, trained: str) -> Network:
+    """The network with the part that learns: all, or one named (denoiser, projector, llm+projector, control)."""
+    from dataclasses import replace
+
+    if trained in {"", "all"}:
+        return network
+    words = trained.split("+")
+    parts = [
+        part if any(w in part.name.split() or w == part.name for w in words) else part.in_state(FROZEN)
+        for part in network.components
+    ]
+    if all(part.state == FROZEN for part in parts):
+        names = ", ".join(part.name for part in network.components)
+        raise UsageError(f"trained={trained} names no part of {network.name}; its parts: {names}")
+    return replace(network, components=tuple(parts))
