@@ -8,6 +8,7 @@ may be split. All numbers are exact counts of the shapes; time and bytes are mad
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 TRANSFORMER, MMDIT, UNET, CONV, VAE, EMBEDDING, MLP = "transformer", "mmdit", "unet", "conv", "vae", "embedding", "mlp"
 KINDS = (TRANSFORMER, MMDIT, UNET, CONV, VAE, EMBEDDING, MLP)
@@ -98,11 +99,11 @@ class Count:
     logits: float = 0.0
     launches: int = 0
 
-    def component(self, name: str, kind: str, **more: float) -> Component:
+    def component(self, name: str, kind: str, **more: Any) -> Component:
         """The count as a component."""
         return Component(
             name, kind, self.parameters, self.macs, self.elements, self.scores, self.logits, self.launches, **more
-        )  # type: ignore[arg-type]
+        )
 
     def vector(self, parameters: int) -> None:
         """Parameters without products: norms, biases, tokens."""

@@ -141,7 +141,7 @@ def _rounded(channels: float, divisor: int = 8) -> int:
 
 
 def efficientnet(spec: dict[str, Any], size: Size) -> list[Component]:
-    """EfficientNet, both versions: stages of (kind, expansion, channels, blocks, stride, kernel), widened by `width`."""
+    """EfficientNet, both versions: stages of (kind, expansion, channels, blocks, stride, kernel)."""
     count = Count()
     width, depth = float(spec.get("width", 1.0)), float(spec.get("depth", 1.0))
     channels = _rounded(int(spec["stem"]) * width)

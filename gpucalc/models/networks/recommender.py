@@ -11,7 +11,7 @@ from gpucalc.models.networks.component import EMBEDDING, MLP, Component, Count
 def dlrm(spec: dict[str, Any], sizes: dict[str, Any]) -> list[Component]:
     """DLRM: tables, a bottom net on the dense inputs, an interaction (dot products or cross layers), a top net."""
     tables, width = int(sizes["tables"]), int(sizes["embedding_dim"])
-    rows = int(round(float(sizes["table_rows_m"]) * 1e6))
+    rows = round(float(sizes["table_rows_m"]) * 1e6)
     embedding = Component(
         "embedding", EMBEDDING, rows * width, looked_up=float(sizes["hotness"]), width=width, tables=tables
     )
