@@ -34,7 +34,8 @@ def database() -> Database:
 
 def launch(target: str, layout: str, job: dict[str, Any] = BIG, **more: Any) -> Launch:
     """A job of a label, completed for a target."""
-    return make_launch({**job, **label_cells(layout), **more}, Context(database()), target_named(target).profile)
+    to = target_named(target)
+    return make_launch({**job, **label_cells(layout), **more}, Context(database()), to.profile, to.usual)
 
 
 def text_of(target: str, layout: str, job: dict[str, Any] = BIG, **more: Any) -> str:

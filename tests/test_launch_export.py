@@ -127,8 +127,39 @@ def test_the_recipe_sets_what_the_accepted_one_sets(layout: str, job: dict[str, 
     ours = _assignments(text, "job")
     theirs = _assignments(recorded("torchtitan_recipes.py.txt"), function)
     assert {n: ours[n] for n in theirs} == theirs
+    compiled = {n: ours.pop(n) for n in ("compile.enable", "compile.components")}
+    assert compiled == {"compile.enable": True, "compile.components": ["model", "loss"]}
     neutral = {n: v for n, v in ours.items() if n not in theirs}
     assert set(neutral.values()) <= {1}, neutral
+
+
+@pytest.mark.parametrize(
+    ("layout", "more", "recipe"),
+    [
+        ("dp8-mbs1-zero3-selective", {}, "llama3_8b"),
+        ("dp8-mbs1-zero3-full", {"precision": "mxfp8", "gpu": "b200"}, "llama3_8b_mxfp8"),
+        ("tp2-dp4-mbs1-zero3-sp-none", {}, "llama3_8b"),
+    ],
+)
+def test_overrides_of_a_recipe(layout: str, more: dict[str, Any], recipe: str) -> None:
+    """The words are those that torchtitan 0.3.0's ConfigManager takes: the subcommand of recomputation stands last."""
+    text = text_of("torchtitan-flags", layout, SMALL, **more)
+    words = argument_sets(text)
+    assert words["--config"] == (recipe,)
+    assert words["--training.local_batch_size"] == ("1",)
+    assert words["--compile.components"][0] == "model,loss"
+    assert text.rstrip().rpartition(" ")[2] == f"activation-checkpoint:{layout.rpartition('-')[2]}"
+    known = {line for line in recorded("torchtitan_keys.txt").splitlines() if "." in line}
+    sections = {flag.removeprefix("--") for flag in words if "." in flag}
+    assert sections <= known, sections - known
+
+
+def test_experts_that_are_sent_exclude_graphs() -> None:
+    for target, word in (("torchtitan-flags", "--training.disable_cuda_graphs"),
+                         ("torchtitan-recipe", "c.training.disable_cuda_graphs = True")):  # fmt: skip
+        job = {**SMALL, "model": "deepseek-v2-lite"}
+        assert word in text_of(target, "dp8-ep8-etp1-mbs1-zero3-full", job)
+        assert word not in text_of(target, "dp8-mbs1-zero3-full", SMALL)
 
 
 def test_accelerate_nanotron_and_horovod_are_the_accepted_ones() -> None:

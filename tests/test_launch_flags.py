@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -18,6 +20,7 @@ from gpucalc.launch import flags as tables
 from gpucalc.launch import read_launch
 from gpucalc.launch.flags import USES, flags, of_use
 from gpucalc.launch.read import _megatron
+from gpucalc.launch.read._settings import Settings
 from gpucalc.questions.tune.policy_cells import POLICY
 
 TABLES = sorted(path.stem for path in Path(tables.__file__).parent.glob("*.csv"))
@@ -55,6 +58,53 @@ def test_no_option_of_megatron_is_in_no_table() -> None:
     assert len(listed) > 830
     assert listed <= set(flags("megatron")), sorted(listed - set(flags("megatron")))
     assert _megatron.known() - _megatron.FORMER == of_use("megatron", "read")
+
+
+@pytest.mark.parametrize("name", ["deepspeed", "torchtitan"])
+def test_every_key_of_a_file_is_in_its_table(name: str) -> None:
+    listed = [n for n in recorded(f"{name}_keys.txt").splitlines() if n and not n.startswith("#")]
+    assert len(listed) > 90
+    known = Settings({}, name, name, {})
+    assert [key for key in listed if known._entry(key) is None] == []
+
+
+KEYS = sorted(
+    (name, flag.name) for name in ("deepspeed", "torchtitan") for flag in flags(name).values() if flag.use == "noted"
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(KEYS))
+def test_what_a_file_says_unmodelled_is_said_with_its_direction(key: tuple[str, str]) -> None:
+    name, flag = key[0], flags(key[0])[key[1]]
+    said = Settings({flag.name.replace("*", "part"): 77}, name, name, {})
+    said.remark()
+    assert len(said.notes) == 1
+    assert "not modelled" in said.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "cells"),
+    [
+        ({"bf16": {"enabled": True, "bf16_master_weights_and_grads": True}}, {"precision": "bf16-true"}),
+        ({"bf16": {}, "torch_autocast": {"enabled": True, "dtype": "bfloat16"}}, {"precision": "bf16"}),
+        (
+            {
+                "tensor_parallel": {"tp": {"tp_size": 2}},
+                "zero_optimization": {"stage": 1},
+                "train_batch_size": 64,
+                "gradient_accumulation_steps": 16,
+            },
+            {"tp": 2, "dp": 4},
+        ),
+        ({"zero_optimization": {"stage": 1, "overlap_comm": False}}, {"dp_overlap": False}),
+        ({"zero_optimization": {"stage": 2, "cpu_offload": True}}, {"offload_optimizer": True}),
+    ],
+)
+def test_sections_of_deepspeed_that_are_read(change: dict[str, Any], cells: dict[str, Any]) -> None:
+    document = json.loads(recorded("deepspeed_8b_8gpu.json")) | change
+    read, _ = read_launch("deepspeed", json.dumps(document), {"n_gpus": 8})
+    assert {name: read[name] for name in cells} == cells
 
 
 NOTED = sorted(flag.name for flag in flags("megatron").values() if flag.use == "noted")

@@ -64,7 +64,7 @@ def test_the_shape_finds_its_model_and_the_row_can_be_predicted() -> None:
 def round_trip(cells: dict[str, Any], target: str, kind: str, **beside: Any) -> None:
     try:
         written = target_named(target)
-        made = make_launch(cells, Context(database()), written.profile)
+        made = make_launch(cells, Context(database()), written.profile, written.usual)
         text = command_of(made, written).text
     except UsageError:
         assume(False)
@@ -99,11 +99,22 @@ def test_torchtitan_round_trip(cells: dict[str, Any]) -> None:
 
 
 @QUICK
-@given(layouts(("llama-3.1-8b", "llama-3.1-70b")))
-def test_recipe_round_trip(cells: dict[str, Any]) -> None:
-    cells |= {"zero_stage": 3, "precision": "bf16", "offload_optimizer": False, "cp_kind": "ag"}
+@given(
+    layouts(("llama-3.1-8b", "llama-3.1-70b", "deepseek-v2-lite", "qwen3-30b-a3b")),
+    st.sampled_from(["recipe", "flags"]),
+    st.sampled_from(["bf16", "fp8", "mxfp8"]),
+)
+def test_recipe_round_trip(cells: dict[str, Any], form: str, precision: str) -> None:
+    cells |= {"zero_stage": 3, "precision": precision, "offload_optimizer": False, "cp_kind": "ag"}
+    cells["sequence_parallel"] = cells["tp"] > 1
+    if form == "flags" and precision != "bf16":
+        cells |= (
+            {"precision": "mxfp8", "model": "llama-3.1-8b"}
+            if cells["model"].startswith("llama")
+            else {"precision": "bf16"}
+        )
     cells.pop("recompute_layers", None)
-    round_trip(cells, "torchtitan-recipe", "torchtitan")
+    round_trip(cells, f"torchtitan-{form}", "torchtitan")
 
 
 @QUICK
@@ -406,6 +417,43 @@ def test_torchtitan_rest_of_the_ranks() -> None:
     odd = text.replace("tensor_parallel_degree = 1", "tensor_parallel_degree = 2")
     with pytest.raises(DataError, match="is not whole"):
         read_launch("torchtitan", odd, {"n_gpus": 17})
+
+
+def test_a_recipe_of_torchtitan_with_overrides() -> None:
+    text = "torchrun --nproc-per-node=8 -m torchtitan.train --module llama3 --config llama3_70b "
+    cells, _ = read_launch("torchtitan", text)  # as the recipe itself sets it
+    assert (cells["model"], cells["tp"], cells["micro_batch"], cells["seq_len"]) == ("llama-3.1-70b", 8, 8, 8192)
+    assert (cells["recompute"], cells["loss_kernel"], cells["fused_norm"]) == ("full", "chunked", False)
+    cells, _ = read_launch(
+        "torchtitan", text + "--training.local_batch_size 1 --parallelism.tensor_parallel_degree=4 --compile.enable "
+        "activation-checkpoint:selective",
+    )  # fmt: skip
+    assert (cells["tp"], cells["dp"], cells["micro_batch"], cells["recompute"]) == (4, 2, 1, "selective")
+    assert "fused_norm" not in cells
+    cells, _ = read_launch("torchtitan", text.replace("llama3_70b", "llama3_8b_mxfp8"))
+    assert cells["precision"] == "mxfp8"
+    with pytest.raises(DataError, match="says no shape that is known"):
+        read_launch("torchtitan", text.replace("llama3_70b", "llama3_9b"))
+
+
+def test_the_classes_of_a_recipe_are_read() -> None:
+    text = """
+from torchtitan.models.qwen3 import model_registry
+def mine():
+    return Trainer.Config(
+        loss=ChunkedLossWrapper.Config(),
+        model_spec=model_registry("32B", converters=[Float8LinearConverter.Config(filter_fqns=["lm_head"])]),
+        training=TrainingConfig(local_batch_size=2, seq_len=4096, global_batch_size=64),
+        parallelism=ParallelismConfig(data_parallel_shard_degree=4, tensor_parallel_degree=2),
+        compile=CompileConfig(enable=True, components=["model"]),
+        activation_checkpoint=FullAC.Config(),
+    )
+"""
+    cells, notes = read_launch("torchtitan", text, {"n_gpus": 8})
+    expected = {"model": "qwen3-32b", "tp": 2, "dp": 4, "micro_batch": 2, "global_batch": 64, "precision": "fp8",
+                "recompute": "full", "loss_kernel": "chunked", "zero_stage": 3}  # fmt: skip
+    assert {name: cells[name] for name in expected} == expected
+    assert not any("unfused" in note for note in notes)
 
 
 def test_torchtitan_flags_on_the_command_line() -> None:

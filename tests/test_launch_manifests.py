@@ -16,6 +16,7 @@ from gpucalc.launch.target import all_of
 
 LAYOUT = "tp8-pp4-dp2-vpp4-mbs1-zero1-sp-selective"
 LAYOUTS = {
+    "torchtitan-flags": "dp64-mbs1-zero3-full",
     "megatron": LAYOUT,
     "nemo": LAYOUT,
     "deepspeed": "dp64-mbs1-zero3-full",

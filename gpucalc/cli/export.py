@@ -84,7 +84,7 @@ def export(
     from gpucalc.launch import export as written
     from gpucalc.launch.job import make_launch
 
-    launch = make_launch(cells, job.context(), target.profile)
+    launch = make_launch(cells, job.context(), target.profile, target.usual)
     text, notes = written(launch, target, wrapper, kind or "")
     sys.stdout.write(text)
     sys.stdout.flush()

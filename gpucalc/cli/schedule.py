@@ -238,7 +238,7 @@ def _script(cells: Mapping[str, Any], context: Context, wrapper: Wrapper, best: 
     from gpucalc.launch.job import Placed, make_launch
 
     target = target_named(TRAINING)
-    launch = make_launch(cells, context, target.profile)
+    launch = make_launch(cells, context, target.profile, target.usual)
     return export(launch, target, wrapper, placed=Placed(tuple(best.blocks), best.leaves, best.strategy))[0]
 
 

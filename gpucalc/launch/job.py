@@ -125,8 +125,12 @@ class LaunchCommand:
     notes: tuple[str, ...] = ()
 
 
-def make_launch(cells: Mapping[str, Any], context: Context, profile: Profile) -> Launch:
+def make_launch(
+    cells: Mapping[str, Any], context: Context, profile: Profile, usual: Mapping[str, Any] | None = None
+) -> Launch:
     """Complete the cells of one row; `profile` (`Target.profile`) names the software where they name none.
+
+    usual: further cells that hold where they leave them open (`Target.usual`).
 
     An open recomputation is decided by the estimate: the least that fits. Where the cells, or a prediction that came
     with them, are those of other software, a warning tells both times. Raises UsageError for a job that is
@@ -134,7 +138,7 @@ def make_launch(cells: Mapping[str, Any], context: Context, profile: Profile) ->
     """
     stated = {n: v for n, v in cells.items() if v is not None}
     framework = profile if isinstance(profile, str) else profile(stated)
-    asked = {"framework": framework} | stated
+    asked = {"framework": framework, **(usual or {})} | stated
     job = resolve(asked, context)
     problems = _problems(job.cells, job.model)
     per_node = min(job.cluster.gpus_per_node, job.cluster.n_gpus)

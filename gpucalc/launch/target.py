@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gpucalc.core.errors import unknown
@@ -32,6 +32,7 @@ class Target:
     starter: how its processes are started; None where the command stands for itself (serving engines).
     job: what kind of job it takes: training (`launch.job.Launch`), serving (`jobs.serving.ServingJob`) or policy
     (`launch.policy.PolicyLaunch`).
+    usual: cells that its settings mean where a question leaves them open.
     adapters: whether it is for fine-tuning, and takes methods other than full training.
     """
 
@@ -41,6 +42,7 @@ class Target:
     profile: str | Callable[[Mapping[str, Any]], str] = ""
     starter: Starter | None = None
     job: str = "training"
+    usual: Mapping[str, Any] = field(default_factory=dict)
     adapters: bool = False
 
     @property

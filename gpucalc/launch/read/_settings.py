@@ -241,6 +241,8 @@ class Settings:
 
     @staticmethod
     def _default(flag: Flag, value: Any) -> bool:
+        if value == "auto":  # filled in by the program that reads the settings
+            return True
         if value in (None, False, "", [], {}) or value == "none" or value == "no":
             return flag.default in {"", "false", "False", "none", "no", "null", "None", "not given"} or value is None
         return str(value).casefold() == flag.default.casefold()

@@ -12,40 +12,22 @@ from typing import Any
 
 from gpucalc.core.errors import DataError
 from gpucalc.core.toml import parse_toml
+from gpucalc.launch.flags import flags
 from gpucalc.launch.read.shell.command import Command, find_command
 from gpucalc.launch.read.shell.script import missing, read_script
+from gpucalc.launch.torchtitan_registry import recipe_settings
 
-KNOWN = frozenset(
-    re.findall(
-        r"\S+",
-        """
-    model.name model.flavor model.converters training.seq_len training.local_batch_size training.global_batch_size
-    training.max_context_length training.num_tokens_per_microbatch_per_dp_rank training.num_tokens_per_train_step
-    training.dtype training.mixed_precision_param training.mixed_precision_reduce training.enable_cpu_offload
-    parallelism.data_parallel_replicate_degree parallelism.data_parallel_shard_degree
-    parallelism.fsdp_reshard_after_forward parallelism.tensor_parallel_degree parallelism.pipeline_parallel_degree
-    parallelism.pipeline_parallel_schedule parallelism.pipeline_parallel_layers_per_stage
-    parallelism.pipeline_parallel_first_stage_less_layers parallelism.pipeline_parallel_last_stage_less_layers
-    parallelism.pipeline_parallel_microbatch_size parallelism.num_pp_microbatches parallelism.context_parallel_degree
-    parallelism.context_parallel_rotate_method parallelism.expert_parallel_degree
-    parallelism.expert_tensor_parallel_degree parallelism.enable_sequence_parallel activation_checkpoint
-    activation_checkpoint.mode activation_checkpoint.selective_ac_option compile.enable compile.components
-    parallelism.enable_async_tensor_parallel compile.enable_async_tensor_parallel""",
-    )
-)
-SILENT = frozenset(
-    re.findall(
-        r"\S+",
-        """
-    model.hf_assets_path model.tokenizer_path model.print_after_conversion model.tokenizer_name training.dataset
-    training.dataset_path training.max_norm training.steps training.gc_freq training.gc_debug training.deterministic
-    training.seed training.disable_cuda_graphs parallelism.disable_loss_parallel parallelism.module_fqns_per_model_part
-    parallelism.context_parallel_load_balancer
-    parallelism.expert_parallel_comm_backend parallelism.pipeline_parallel_expert_parallel_overlap
-    activation_checkpoint.early_stop activation_checkpoint.preserve_rng_state compile.backend
-    activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns""",
-    )
-)
+TABLE = "torchtitan"
+# Classes whose arguments are settings of a section, and those that stand for themselves.
+CLASSES = {
+    "TrainingConfig": "training",
+    "ParallelismConfig": "parallelism",
+    "CompileConfig": "compile",
+    "DebugConfig": "debug",
+    "CommConfig": "comm",
+}
+WHOLE = ("activation_checkpoint", "loss")
+CHECKPOINTS = {"full": "FullAC", "selective": "SelectiveAC", "memory-budget": "MemoryBudgetAC", "none": "None"}
 
 
 def settings(text: str, given: dict[str, Any]) -> tuple[dict[str, Any], Command | None]:
@@ -58,7 +40,7 @@ def settings(text: str, given: dict[str, Any]) -> tuple[dict[str, Any], Command 
             if documents is None:
                 raise DataError(f"the torchtitan settings are not TOML ({error})") from None
             return documents
-    if "\ndef " in "\n" + text and ".parallelism." in text:
+    if "\ndef " in "\n" + text and re.search(r"\.(parallelism|training)\.|ParallelismConfig|TrainingConfig", text):
         return _recipe(text), None
     return _flags(text, {}, given)
 
@@ -89,18 +71,26 @@ def _documents(text: str, given: dict[str, Any]) -> tuple[dict[str, Any], Comman
 
 def _flags(text: str, values: dict[str, Any], given: dict[str, Any]) -> tuple[dict[str, Any], Command | None]:
     """--section.key value flags, which override a file."""
-    known = {f"--{key}" for key in (*KNOWN, *SILENT)} | {"--job.config_file", "--job.config-file"}
+    known = {f"--{key}" for key in flags(TABLE)} | {"--job.config_file", "--job.config-file", "--module"}
     command = find_command(text, known | {f.replace("_", "-") for f in known}, "torchtitan", given)
-    found = dict(values)
+    stated = {flag: words for flag, words in command.flags() if words}
+    base = recipe_settings(stated["--config"][0]) if {"--module", "--config"} <= set(stated) else {}
+    found = {**base, **values}
+    for word in command.words:
+        kind = re.match(r"activation[-_]checkpoint:(full|selective|memory-budget|none)", word)
+        if kind:
+            found["activation_checkpoint"] = CHECKPOINTS[kind[1]]
     for flag, words in command.flags():
         key = flag.removeprefix("--").replace("-", "_")
+        if ".no_" in key and key not in flags(TABLE):  # a switch that is off
+            key, words = key.replace(".no_", "."), ["false"]
         if key == "job.config_file" and not values:
             raise DataError(
                 f"the settings stand in {' '.join(words) or 'a file'}, which is not opened; pass that file instead"
             )
         if "." in key:
             lacking = missing(" ".join(words))
-            if lacking and key in KNOWN:
+            if lacking and key in flags(TABLE) and flags(TABLE)[key].use == "read":
                 raise DataError(f"{flag}: {', '.join(lacking)} is not set in the text; write its value above")
             found[key] = _typed(words[0] if words else "true")
     return found, command
@@ -125,17 +115,44 @@ def _recipe(text: str) -> dict[str, Any]:
         names = ", ".join(f.name for f in functions[:5])
         raise DataError(f"the recipe has {len(functions)} functions ({names}); leave the one that is meant")
     found: dict[str, Any] = {}
-    for node in ast.walk(functions[0]):
+    module = re.search(r"from torchtitan\.models\.(\w+)", text)
+    for node in functions[0].body:
+        for call in (n for n in ast.walk(node) if isinstance(n, ast.Call)):
+            found |= _arguments(call, module[1] if module else "")
         if not isinstance(node, ast.Assign) or len(node.targets) != 1:
             continue
         target = ast.unparse(node.targets[0])
+        called = node.value.func if isinstance(node.value, ast.Call) else None
         if "." not in target:
-            called = node.value
-            if isinstance(called, ast.Call) and isinstance(called.func, ast.Name):
-                found["recipe"] = called.func.id
+            if isinstance(called, ast.Name) and called.id not in CLASSES:
+                found = {**recipe_settings(called.id), **found}
             continue
-        found[target.split(".", 1)[1]] = _constant(node.value)
+        key = target.split(".", 1)[1]
+        if not (isinstance(called, ast.Name) and called.id in CLASSES):
+            found[key] = _class(node.value) if key in WHOLE else _constant(node.value)
     return found
+
+
+def _arguments(call: ast.Call, module: str) -> dict[str, Any]:
+    """What a call of a configuration's class sets: the fields of its section, a converter, the model's flavor."""
+    name = ast.unparse(call.func)
+    found: dict[str, Any] = {}
+    section = CLASSES.get(name.rpartition(".")[2])
+    if section:
+        found = {f"{section}.{k.arg}": _constant(k.value) for k in call.keywords if k.arg}
+    elif name.endswith("Trainer.Config"):
+        found = {k.arg: _class(k.value) for k in call.keywords if k.arg in WHOLE}
+    elif name == "model_registry" and call.args:
+        kinds = [n for n in ast.walk(call) if isinstance(n, ast.Call) and "Converter" in ast.unparse(n.func)]
+        found = {"model.name": module, "model.flavor": _constant(call.args[0])}
+        found |= {"converters": [ast.unparse(n.func).split(".")[0] for n in kinds]} if kinds else {}
+        found |= {f"{k.arg}": _constant(k.value) for k in call.keywords if k.arg == "moe_comm_backend"}
+    return found
+
+
+def _class(node: ast.expr) -> str:
+    """The class of a `Class.Config(…)`; None of a None."""
+    return ast.unparse(node).split("(")[0].split(".")[0]
 
 
 def _constant(node: ast.expr) -> Any:
@@ -147,4 +164,6 @@ def _constant(node: ast.expr) -> Any:
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
         left, right = _constant(node.left), _constant(node.right)
         return left * right if isinstance(left, int) and isinstance(right, int) else ast.unparse(node)
+    if isinstance(node, ast.List | ast.Tuple):
+        return [_constant(item) for item in node.elts]
     return ast.unparse(node)[:80]

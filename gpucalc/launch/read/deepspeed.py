@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 from gpucalc.core.errors import DataError
 from gpucalc.launch import legality
+from gpucalc.launch.read._settings import Settings, flat
 from gpucalc.launch.read.shell.command import Command, find_command
 from gpucalc.launch.read.shell.script import missing, read_script
 from gpucalc.launch.target import Source
 
-# Top-level keys that cannot change what is predicted, or that are read below.
-KNOWN = frozenset(
-    re.findall(
-        r"\S+",
-        """train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps optimizer scheduler fp16 bf16
-    zero_optimization tensor_parallel sequence_parallel_size expert_parallel data_types gradient_clipping
-    communication_data_type seq_parallel_communication_data_type prescale_gradients gradient_predivide_factor
-    sparse_gradients steps_per_print wall_clock_breakdown dump_state zero_allow_untested_optimizer
-    zero_force_ds_cpu_optimizer activation_checkpointing comms_logger flops_profiler tensorboard wandb comet csv_monitor
-    aio checkpoint torch_autocast compile amp data_efficiency curriculum_learning autotuning elasticity pipeline
-    memory_breakdown use_node_local_storage disable_allgather load_universal_checkpoint timers""",
-    )
-)
-ZERO_READ = {"stage", "offload_optimizer", "offload_param", "mics_shard_size"}
+TABLE = "deepspeed"
 OPTIMIZERS = {
     "adam": "adam",
     "adamw": "adam",
@@ -133,16 +120,17 @@ class _Reader:
         return value
 
     def cells(self) -> dict[str, Any]:
-        unknown = [name for name in self.document if name not in KNOWN]
-        if unknown:
-            self.notes.append(f"keys that are not read: {' '.join(unknown[:20])}")
+        settings = Settings(flat(self.document), TABLE, "DeepSpeed", self.given)
+        settings.remark()
+        self.problems += settings.problems
+        self.notes += settings.notes
         zero = self.section("zero_optimization")
         tensor = self.section("tensor_parallel")
         expert = self.section("expert_parallel")
         stage = self.whole(zero, "stage", "zero_stage", least=0)
         if stage is not None and stage > 3:
             self.problems.append(f"zero_optimization.stage is {stage}; ZeRO has stages 0 to 3")
-        tp = self.whole(tensor, "autotp_size", "tp", least=0) or self.given.get("tp") or 1
+        tp = self.whole(tensor, "autotp_size", "tp", least=0) or self._nested_tp(tensor) or self.given.get("tp") or 1
         cp = self.whole(self.document, "sequence_parallel_size", "cp") or self.given.get("cp") or 1
         cells: dict[str, Any] = {
             "framework": "deepspeed",
@@ -154,6 +142,10 @@ class _Reader:
             "cp_kind": "ulysses" if cp > 1 else None,
             "vpp": 1,
         }
+        if isinstance(zero.get("overlap_comm"), bool):
+            cells["dp_overlap"] = zero["overlap_comm"]
+        if isinstance(tensor.get("tp_overlap_comm"), bool):
+            cells["tp_overlap"] = tensor["tp_overlap_comm"] and tp > 1
         if expert.get("enabled"):
             cells["ep"] = self.whole(expert, "autoep_size", "ep") or 1
             cells["etp"] = 1 if cells["ep"] > 1 else None
@@ -165,13 +157,6 @@ class _Reader:
             cells["shard_group"] = group
             if stage != 3:
                 self.problems.append("mics_shard_size needs ZeRO-3 (zero_optimization.stage = 3)")
-        for name, what in (
-            ("zero_hpz_partition_size", "hierarchical gathering (hpZ)"),
-            ("zero_quantized_weights", "quantised gathering"),
-            ("zero_quantized_gradients", "quantised reduction"),
-        ):
-            if zero.get(name) not in {None, False, 1, "auto"}:
-                self.notes.append(f"{name}: {what} is not modelled")
         kind = str(self.section("optimizer").get("type", "adam")).casefold()
         cells["optimizer"] = OPTIMIZERS.get(kind)
         if kind not in OPTIMIZERS:
@@ -190,14 +175,27 @@ class _Reader:
         )
         return cells
 
+    def _nested_tp(self, tensor: dict[str, Any]) -> int | None:
+        """The degree where it stands in a section of its own."""
+        inner = tensor.get("tp")
+        return self.whole(inner, "tp_size", "tp") if isinstance(inner, dict) else None
+
     def _precision(self) -> dict[str, Any]:
         half, brain = self.enabled("fp16"), self.enabled("bf16")
+        if self.enabled("torch_autocast") and not half and not brain:
+            # Weights and states in fp32, products in 16 bit.
+            brain = "bfloat16" in str(self.section("torch_autocast").get("dtype", "bfloat16"))
+            half = not brain
+        elif self.enabled("amp"):
+            half = True
         if half and brain:
             self.problems.append("fp16 and bf16 are both enabled; DeepSpeed takes one")
         if not half and not brain and (half is None or brain is None):
             self.notes.append(f"fp16 or bf16 {AUTO}; bf16 is taken (--set precision=fp16)")
             brain = True
         found: dict[str, Any] = {"precision": "fp16" if half else "bf16" if brain else "fp32"}
+        if brain and self.section("bf16").get("bf16_master_weights_and_grads") is True:
+            found["precision"] = "bf16-true"
         wire = self.document.get("communication_data_type")
         reduced = ACCUMULATED.get(str(wire)) if wire not in {None, "auto"} else None
         if found["precision"] == "bf16":
@@ -221,8 +219,6 @@ class _Reader:
             if device in {"cpu", "nvme"}:
                 if name == "offload_optimizer":
                     found["offload_optimizer"] = True
-                else:
-                    self.notes.append("offload_param: parameters in host memory are not modelled")
                 if device == "nvme":
                     self.notes.append(f"{name}: NVMe is predicted as host memory")
         if zero.get("cpu_offload") is True:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 from gpucalc.core.errors import DataError, GpucalcError, UsageError, shown, suggestion
 from gpucalc.launch import legality
-from gpucalc.launch.read._torchtitan_settings import KNOWN, SILENT, settings
+from gpucalc.launch.read._settings import Settings
+from gpucalc.launch.read._torchtitan_settings import TABLE, settings
 from gpucalc.launch.read.shell.command import Command
 from gpucalc.launch.target import Source
 from gpucalc.launch.write.torchtitan import FLAVORS
-from gpucalc.launch.write.torchtitan_recipe import RECIPES
 from gpucalc.models.model import load_model
 
 SECTIONS = ("model", "training", "parallelism", "activation_checkpoint", "compile", "quantize")
@@ -31,6 +32,11 @@ INEXACT = {
     "interleavedzerobubble": "InterleavedZeroBubble is predicted as ZB-H1, without its chunks",
     "zbvzerobubble": "ZBVZeroBubble is predicted as ZB-1p, which has its memory and no bubble of the first order",
 }
+TOKENS = (
+    "training.max_context_length",
+    "training.num_tokens_per_microbatch_per_dp_rank",
+    "training.num_tokens_per_train_step",
+)
 RECIPE_MODES = {"FullAC": "full", "SelectiveAC": "selective", "MemoryBudgetAC": "memory_budget", "None": "none"}
 
 
@@ -47,12 +53,13 @@ class _Reader:
         self.values, self.command, self.given = values, command, given
         self.problems: list[str] = []
         self.notes: list[str] = list(command.notes) if command else []
-        if not any(key.split(".")[0] in SECTIONS for key in values):
+        if not any(key.split(".")[0] in SECTIONS or key == "recipe" for key in values):
             raise DataError("no settings of torchtitan stand in the text ([training], [parallelism] …)")
-        self.recipe = "recipe" in values or "training.max_context_length" in values
-        unread = [k for k in values if k.split(".")[0] in SECTIONS[:4] and k not in KNOWN and k not in SILENT]
-        if unread:
-            self.notes.append(f"keys that are not read: {' '.join(unread[:20])}")
+        self.recipe = "recipe" in values or "converters" in values or "training.max_context_length" in values
+        said = Settings(values, TABLE, "torchtitan", given)
+        said.remark()
+        self.problems += said.problems
+        self.notes += said.notes
 
     def whole(self, key: str, default: int, least: int = 1) -> int:
         value = self.values.get(key, default)
@@ -76,7 +83,7 @@ class _Reader:
         cells["cp"] = self.whole(p + "context_parallel_degree", 1)
         cells["ep"] = self.whole(p + "expert_parallel_degree", 1)
         self._data_parallel(cells)
-        if self.recipe:
+        if any(key in self.values for key in TOKENS):
             self._tokens(cells)
         else:
             self._batch(cells)
@@ -89,6 +96,19 @@ class _Reader:
         if cells["cp"] > 1:
             rotate = self.word(p + "context_parallel_rotate_method", "allgather", ("allgather", "alltoall"))
             cells["cp_kind"] = "ag" if rotate == "allgather" else "ring"
+        if self.values.get(p + "disable_loss_parallel") is True and cells["tp"] > 1:
+            cells["vocab_parallel_loss"] = False
+        if self.values.get("debug.moe_force_load_balance") is True:
+            cells["expert_imbalance"] = 1.0
+        if self.values.get("optimizer.early_step_in_backward") is True:
+            cells["optimizer_in_backward"] = True
+        if cells["ep"] > 1:
+            backend = self.values.get(p + "expert_parallel_comm_backend", self.values.get("moe_comm_backend"))
+            if backend not in {None, "standard"}:
+                cells["dispatcher"] = "fused"
+        kind = str(self.values.get("optimizer.name", "AdamW")).casefold()
+        if "adam" not in kind:
+            self.notes.append(f"optimizer.name {kind[:30]} is predicted as adam: time and memory may differ either way")
         if self.values.get("training.enable_cpu_offload") is True:
             cells["offload_optimizer"] = True
             self.notes.append("enable_cpu_offload: parameters and gradients in host memory are not modelled")
@@ -102,12 +122,14 @@ class _Reader:
         """What is compiled: blocks are fused by it, and the overlap of tensor parallelism needs it."""
         parts = self.values.get("compile.components", ["model", "loss"])
         parts = parts if isinstance(parts, list) else str(parts).split(",")
-        on = bool(self.values.get("compile.enable", self.recipe))
+        on = bool(self.values.get("compile.enable", False))
         if not (on and "model" in parts):
             cells |= {"fused_norm": False, "fused_gate": False, "fused_rope": False}
             why = f"compiles {', '.join(map(str, parts))} alone" if on else "compile is off"
             self.notes.append(f"{why}: norms, gates and rotary embeddings are predicted unfused")
-        if not (on and "loss" in parts) and not self.recipe:
+        if str(self.values.get("loss", "")).startswith("Chunked"):
+            cells["loss_kernel"] = "chunked"
+        elif not (on and "loss" in parts):
             cells["loss_kernel"] = "eager"
         if self.values.get("parallelism.enable_async_tensor_parallel") or self.values.get(
             "compile.enable_async_tensor_parallel"
@@ -118,11 +140,10 @@ class _Reader:
 
     def _model(self) -> str | None:
         stated: str | None = self.given.get("model")
+        recipe = str(self.values.get("recipe", ""))
         name, flavor = str(self.values.get("model.name", "")), str(self.values.get("model.flavor", ""))
-        if "recipe" in self.values:
-            recipe = str(self.values["recipe"])
-            found = next((preset for preset, known in RECIPES.items() if known == recipe), None)
-            what = f"recipe {recipe[:40]!r}"
+        if recipe and not name:
+            found, what = None, f"recipe {recipe[:40]!r}"
         else:
             plain = flavor
             for suffix in ("_flex_attn", "_flex", "_varlen_attn", "_varlen", "_irope"):
@@ -296,14 +317,19 @@ class _Reader:
         return {"recompute": "full", "recompute_layers": math.ceil(depth / int(option))}
 
     def _precision(self) -> dict[str, Any]:
-        converters = self.values.get("model.converters", [])
+        converters = self.values.get("converters", self.values.get("model.converters", []))
         names = converters if isinstance(converters, list) else str(converters).split(",")
-        low = {"float8": "fp8", "mx": "mxfp8"}
-        kinds = {kind for name in names for part, kind in low.items() if part in str(name).split(".")}
+        low = {"float8": "fp8", "mx": "mxfp8", "Float8": "fp8", "MXFP8": "mxfp8", "NVFP4": "nvfp4"}
+        parts = {part for name in names for part in re.split(r"\.|Linear|Grouped", str(name))}
+        kinds = {kind for part, kind in low.items() if part in parts}
         if len(kinds) > 1:
-            self.problems.append("model.converters names both float8 and mx")
+            self.problems.append(f"the converters name several types of products: {', '.join(sorted(kinds))}")
+        if any("LoRA" in str(name) for name in names):
+            self.problems.append("LoRAConverter: adapters are of gpucalc tune --method lora")
         if kinds:
-            return {"precision": kinds.pop()}
+            key = "quantize.linear.float8.enable_fsdp_float8_all_gather"
+            gathered = {"fp8_params": bool(self.values[key])} if key in self.values else {}
+            return {"precision": kinds.pop(), **gathered}
         whole = self.word("training.dtype", "float32", ("float32", "bfloat16"))
         mixed = self.word("training.mixed_precision_param", "bfloat16", ("bfloat16", "float32"))
         if whole == "bfloat16":

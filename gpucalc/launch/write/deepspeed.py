@@ -73,7 +73,7 @@ def configuration(launch: Launch) -> dict[str, Any]:
     stage = int(c["zero_stage"])
     zero: dict[str, Any] = {"stage": stage}
     if stage >= 1:
-        zero |= {"overlap_comm": True, "contiguous_gradients": True}
+        zero |= {"overlap_comm": launch.setting("dp_overlap", True), "contiguous_gradients": True}
     if c["shard_group"] and c["shard_group"] != launch.replicas:
         zero["mics_shard_size"] = c["shard_group"]
     if c["offload_optimizer"]:

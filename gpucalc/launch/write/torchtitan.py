@@ -185,6 +185,23 @@ def parallelism(launch: Launch) -> dict[str, Any]:
     return values
 
 
+def batches(launch: Launch) -> dict[str, Any]:
+    """The section `training`: sequences, and the types of the states and products."""
+    c = launch
+    values: dict[str, Any] = {
+        "local_batch_size": c["global_batch"] // c["dp"] if c["pp"] > 1 else c["micro_batch"],
+        "global_batch_size": c["global_batch"],
+        "seq_len": c["seq_len"],
+    }
+    if c["precision"] == "bf16-true":
+        values["dtype"] = "bfloat16"
+    values["mixed_precision_param"] = "float32" if c["precision"] == "fp32" else "bfloat16"
+    values["mixed_precision_reduce"] = "float32"
+    if c["offload_optimizer"]:
+        values["enable_cpu_offload"] = True
+    return values
+
+
 def sections(launch: Launch) -> dict[str, dict[str, Any]]:
     """The sections of the TOML."""
     c = launch
@@ -207,18 +224,7 @@ def sections(launch: Launch) -> dict[str, dict[str, Any]]:
     elif c["precision"] == "mxfp8":
         model["converters"] = ["quantize.linear.mx"]
         more["quantize.linear.mx"] = {"recipe_name": "mxfp8_cublas", "filter_fqns": ["output"]}
-    pipelined = c["pp"] > 1
-    training: dict[str, Any] = {
-        "local_batch_size": c["global_batch"] // c["dp"] if pipelined else c["micro_batch"],
-        "global_batch_size": c["global_batch"],
-        "seq_len": c["seq_len"],
-    }
-    if c["precision"] == "bf16-true":
-        training["dtype"] = "bfloat16"
-    training["mixed_precision_param"] = "float32" if c["precision"] == "fp32" else "bfloat16"
-    training["mixed_precision_reduce"] = "float32"
-    if c["offload_optimizer"]:
-        training["enable_cpu_offload"] = True
+    pipelined, training = c["pp"] > 1, batches(launch)
     degrees = parallelism(launch)
     if pipelined:
         degrees["pipeline_parallel_microbatch_size"] = c["micro_batch"]
