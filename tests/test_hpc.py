@@ -17,8 +17,10 @@ from gpucalc.database.reader import Database
 from gpucalc.estimate.hpc import estimate_kernel, half_efficiency
 from gpucalc.formulas import hpc
 from gpucalc.questions import hpc as codes
+from gpucalc.questions import hpc_list as listed
 from gpucalc.validate.metrics import quantile
-from gpucalc.validate.workloads import consistent, fit_strong, more_report, shipped
+from gpucalc.validate.science import consistent, fit_strong
+from gpucalc.validate.workloads import more_report, shipped
 
 DB = Database()
 KNOWN = codes.constants(DB)
@@ -33,47 +35,152 @@ def curve(
     return estimate_kernel(codes.question(kernel, cluster, counts, sizes, KNOWN, **options))  # type: ignore[arg-type]
 
 
-def test_lattice_boltzmann_on_one_h100_is_its_bandwidth() -> None:
+def test_lattice_boltzmann_on_one_h100_is_its_bandwidth_and_its_arithmetic() -> None:
     ledger = curve("lbm", [1], 256**3)
-    expected = 0.789 * 3.35e12 / 153
+    expected = 1 / (153 / (0.92 * 3.35e12) + 440 / 66.9e12)
     assert float(ledger["metric/rate"]) == pytest.approx(expected)
     assert expected == pytest.approx(17602e6, rel=0.03)  # measured on this device
 
 
-def test_the_share_of_bandwidth_is_the_median_of_the_rows() -> None:
-    rows = shipped("hpc")
-    for suffix, name in (("FP32/FP32", "lbm"), ("FP32/FP16S", "lbm-fp16")):
-        for maker in ("NVIDIA", "AMD", "Intel"):
-            own = [
-                float(r["value"]) * 1e6 * KNOWN["kernel"][name]["bytes"] / (float(r["device_bw_GBps"]) * 1e9)
-                for r in rows
-                if r["bench"] == "FluidX3D"
-                and r["n_gpus"] == "1"
-                and r["vendor"] == maker
-                and r["metric"].endswith(suffix)
-            ]
-            assert KNOWN["kernel"][name]["bandwidth"][maker.casefold()] == pytest.approx(quantile(own, 0.5), abs=0.002)
-
-
-def test_the_shares_of_hpl_and_hpcg_are_the_medians_of_the_list() -> None:
-    rows = [r for r in shipped("hpc") if r["bench"].startswith("HPL") and consistent(r)]
-    for family in {r["family"] for r in rows}:
-        own = [r for r in rows if r["family"] == family]
-        hpl = [float(r["value"]) / float(r["device_fp64_TFs"]) / float(r["n_gpus"]) for r in own]
-        assert KNOWN["hpl"]["efficiency"][family] == pytest.approx(quantile(hpl, 0.5), abs=0.002)
-        hpcg = [
-            float(r["hpcg_TF"]) * 1e3 / float(r["device_bw_GBps"]) / float(r["n_gpus"]) for r in own if r["hpcg_TF"]
+def lattice_rows(maker: str, suffix: str) -> np.ndarray:
+    """Updates a second, bandwidth and peak of the published devices of a maker."""
+    return np.array(
+        [
+            [float(r[n]) for n in ("value", "device_bw_GBps", "device_fp32_TFs")]
+            for r in shipped("hpc")
+            if r["bench"] == "FluidX3D" and r["n_gpus"] == "1" and r["vendor"] == maker and r["metric"].endswith(suffix)
         ]
-        if hpcg:
-            assert KNOWN["hpcg"]["intensity"][family] == pytest.approx(quantile(hpcg, 0.5), abs=0.002)
+    ) * [1e6, 1e9, 1e12]
+
+
+@pytest.mark.parametrize(("suffix", "name"), [("FP32/FP32", "lbm"), ("FP32/FP16S", "lbm-fp16")])
+@pytest.mark.parametrize("maker", ["NVIDIA", "AMD", "Intel", "Apple"])
+def test_shares_of_bandwidth_suit_the_rows_and_the_range_holds_eight_of_ten(maker: str, suffix: str, name: str) -> None:
+    kernel = KNOWN["kernel"][name]
+    rate, band, peak = lattice_rows(maker, suffix).T
+
+    def ratio(share: float) -> np.ndarray:
+        return rate * (kernel["bytes"] / (share * band) + kernel["flops"] / peak)
+
+    key = maker.casefold()
+    errors = {share: float(np.median(np.abs(1 / ratio(share) - 1))) for share in np.arange(0.3, 1.3, 0.01)}
+    own = float(np.median(np.abs(1 / ratio(kernel["bandwidth"][key]) - 1)))
+    assert own <= min(errors.values()) + 0.01
+    ends = np.quantile(ratio(kernel["bandwidth"][key]), [0.1, 0.9])
+    assert [kernel["low"][key], kernel["high"][key]] == pytest.approx(ends, abs=0.011)
+
+
+def test_the_shares_of_hpl_and_hpcg_are_those_of_the_list() -> None:
+    rows = [r for r in shipped("hpc") if r["bench"].startswith("HPL") and consistent(r)]
+    told: dict[tuple[str, str], list[float]] = {}
+    conjugate: dict[str, list[float]] = {}
+    for r in rows:
+        share = float(r["value"]) / float(r["device_fp64_TFs"]) / float(r["n_gpus"])
+        network = listed.network_class(r["interconnect"])
+        for key in {(r["family"], "any"), (r["family"], network)}:
+            told.setdefault(key, []).append(share)
+        if r["hpcg_TF"]:
+            each = float(r["hpcg_TF"]) * 1e3 / float(r["device_bw_GBps"]) / float(r["n_gpus"])
+            conjugate.setdefault(r["family"], []).append(each)
+    for (family, network), shares in told.items():
+        entry = KNOWN["hpl"]["efficiency"][family][network]
+        assert entry["systems"] == len(shares)
+        found = [entry["value"], entry["low"], entry["high"]]
+        assert found == pytest.approx([quantile(shares, 0.5), min(shares), max(shares)], abs=0.002)
+    for family, shares in conjugate.items():
+        entry = KNOWN["hpcg"]["intensity"][family]
+        found = [entry["value"], entry["low"], entry["high"]]
+        assert found == pytest.approx([quantile(shares, 0.5), min(shares), max(shares)], abs=0.002)
 
 
 def test_hpl_of_a_thousand_h100() -> None:
-    ledger = codes.list_benchmark("hpl", DB.device("h100-sxm-80gb"), 1024.0, KNOWN)
+    ledger, share = listed.list_benchmark("hpl", DB.device("h100-sxm-80gb"), 1024.0, KNOWN, network="infiniband")
+    assert share.systems >= 30
+    assert share.low < share.value < share.high
     assert float(ledger["metric/rate"]) / 1024 == pytest.approx(44e12, rel=0.05)  # TFLOP/s each, the list's median
     order, time = float(ledger["hpl/order"]), float(ledger["time/run"])
     assert time == pytest.approx(2 / 3 * order**3 / float(ledger["metric/rate"]))
     assert 8 * order**2 <= 0.95 * 1024 * DB.device("h100-sxm-80gb").usable_bytes
+
+
+def test_hpl_depends_on_the_network_and_says_its_range() -> None:
+    """I10: MI250X on Slingshot reach 35 TFLOP/s a module, on cloud networks 28."""
+    device = DB.device("mi250x")
+    rates = {}
+    for network in ("slingshot", "ethernet", "infiniband"):
+        ledger, share = listed.list_benchmark("hpl", device, 1.0, KNOWN, network=network)
+        rates[network] = float(ledger["metric/rate"]) / 1e12
+        assert share.low <= share.value <= share.high
+    assert rates["slingshot"] == pytest.approx(35, rel=0.03)
+    assert rates["ethernet"] == pytest.approx(28, rel=0.03)
+    _, volta = listed.list_benchmark("hpl", DB.device("v100-sxm2-32gb"), 1.0, KNOWN, network="ethernet")
+    _, rails = listed.list_benchmark("hpl", DB.device("v100-sxm2-32gb"), 1.0, KNOWN, network="infiniband")
+    assert volta.value < rails.value < rails.high
+    _, conjugate = listed.list_benchmark("hpcg", DB.device("a100-sxm-40gb"), 1.0, KNOWN)
+    assert conjugate.low < 0.18 < 0.21 < conjugate.high
+
+
+def test_hpl_runs_from_the_hosts_memory_too() -> None:
+    """I11: GH200 have 480 GB beside their 96: order and time are a range, the time with the cube of the order."""
+    cluster = resolve_cluster(DB, "gh200-96gb", 1024)
+    host = listed.host_bytes_of(cluster)
+    assert host == pytest.approx(480e9)
+    ledger, _ = listed.list_benchmark("hpl", cluster.device, 1024.0, KNOWN, host_bytes=host)
+    grown = float(ledger["hpl/order/both"]) / float(ledger["hpl/order"])
+    assert grown == pytest.approx(math.sqrt(1 + host / cluster.device.usable_bytes), rel=1e-5)
+    assert float(ledger["time/run/both"]) == pytest.approx(float(ledger["time/run"]) * grown**3, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("text", "network"),
+    [
+        ("Slingshot-11", "slingshot"),
+        ("ib-ndr", "infiniband"),
+        ("100G Ethernet", "ethernet"),
+        ("efa-v2", "ethernet"),
+        ("Dual-rail Mellanox EDR Infiniband", "infiniband"),
+        ("Quad-Rail BXI v2", "any"),
+        ("Intel Omni-Path", "infiniband"),
+    ],
+)
+def test_classes_of_networks(text: str, network: str) -> None:
+    assert listed.network_class(text) == network
+
+
+def test_domain_wall_fermions_share_their_links_and_nothing_hides_their_halo() -> None:
+    """I13: 576/Ls + 192 B a site; in the logs communication and arithmetic add up."""
+    kernel = codes.kernel_named("qcd-dwf", KNOWN)
+    assert kernel.bytes == pytest.approx(576 / 16 + 192)
+    ledger = curve("qcd-dwf", [16], 1e8, gpu="a100-sxm-40gb")
+    step = float(ledger["time/kernel"]) + float(ledger["halo/time"])
+    assert float(ledger["time/step"]) == pytest.approx(step, rel=1e-9)
+    assert float(curve("qcd", [16], 1e8)["time/halo/exposed"]) > 0
+
+
+def test_a_spectral_code_exchanges_with_all_others() -> None:
+    ledger = curve("fft", [1, 8, 64], 1e9)
+    inside, beyond = ledger["exchange/inside"], ledger["exchange/beyond"]
+    assert list(inside) == pytest.approx([0, 64e9 / 8 * 7 / 8, 64e9 / 64 * 7 / 64])
+    assert list(beyond) == pytest.approx([0, 0, 64e9 / 64 * 56 / 64])
+    assert ledger["time/exchange"][0] == 0
+    assert ledger["time/exchange"][2] > ledger["time/kernel"][2]
+
+
+def test_eighty_times_a_cpu_node() -> None:
+    """An H100 on a kernel of bandwidth is as fast as its bandwidth says, beside two EPYC 9654."""
+    kernel = codes.kernel_named("stencil", KNOWN)
+    cpu = codes.cpu_step_time(kernel, "epyc-9654", 1e9, 1.0, KNOWN)
+    gpu = float(curve("stencil", [1], 1e9)["time/step"])
+    assert cpu / gpu == pytest.approx(0.79 * 3.35e12 / (0.8 * 921.6e9), rel=0.01)
+    assert codes.cpu_step_time(kernel, "epyc-9654", 1e9, 10.0, KNOWN) == pytest.approx(cpu / 10)
+    assert codes.cpu_rate("epyc-9654", "hpl", 2.0, KNOWN) == pytest.approx(2 * 0.7 * 7.37e12)
+    rows = [r for r in shipped("hpc") if r["gpu"] == "2x EPYC 9654" and r["metric"].endswith("FP32/FP32")]
+    lattice = codes.kernel_named("lbm", KNOWN)
+    assert 1 / codes.cpu_step_time(lattice, "epyc-9654", 1.0, 1.0, KNOWN) == pytest.approx(
+        float(rows[0]["value"]) * 1e6, rel=0.1
+    )
+    with pytest.raises(UsageError, match="epyc-9654"):
+        codes.cpu_step_time(kernel, "epyc-9655", 1e9, 1.0, KNOWN)
 
 
 def test_amd_is_counted_by_its_vector_peak_and_nvidia_by_its_matrix_peak() -> None:
@@ -121,7 +228,7 @@ def test_only_the_surface_of_a_node_uses_the_network() -> None:
 def test_through_the_host_eight_gpus_keep_about_half() -> None:
     one, eight = (curve("lbm", [n], 8.4e8, weak=True, staged=True) for n in (1, 8))
     kept = float(one["time/step"]) / float(eight["time/step"])
-    assert 0.4 < kept < 0.75  # 0.55 is the median of the published rows
+    assert 0.4 < kept < 0.75  # 0.50 to 0.57 is the median of the published rows
 
 
 @given(n=st.integers(1, 4096), dimensions=st.sampled_from([1, 2, 3]))
@@ -143,7 +250,7 @@ def test_a_node_holds_no_more_blocks_than_gpus(n: int, domain: int) -> None:
 @given(
     units=st.floats(1e6, 1e11),
     n=st.sampled_from([1, 2, 8, 64, 512, 4096]),
-    name=st.sampled_from(["lbm", "stencil", "cfd", "qcd", "md"]),
+    name=st.sampled_from(["lbm", "stencil", "cfd", "qcd", "md", "fft", "qcd-dwf"]),
 )
 def test_more_gpus_are_never_more_than_proportionally_faster(units: float, n: int, name: str) -> None:
     ledger = curve(name, [1, n] if n > 1 else [1, 2], units)
@@ -202,8 +309,33 @@ def test_half_efficiency_is_where_half_is_left() -> None:
 def test_left_out_one_by_one_the_published_figures_are_met() -> None:
     report = more_report("hpc", shipped("hpc"), DB)
     targets = {t["target"]: t for t in report["targets"]}
-    # What is missed is known and listed: two families of HPL lie within a point of the limit.
-    assert {name for name, t in targets.items() if t["missed"]} == {"HPL CDNA3", "HPL Volta"}
-    assert all(t["left_out_pct"] < 13 for t in targets.values())
-    for name in ("HPL Hopper", "HPCG Hopper", "HPL A100-40GB", "HPCG A100-40GB", "LBM NVIDIA FP32", "LBM NVIDIA FP16"):
-        assert targets[name]["left_out_pct"] <= 12
+    # What is missed is known and listed: families of four systems on three networks, and V100 of one and two rails.
+    missed = {name.removesuffix(", left out") for name, t in targets.items() if t["missed"]}
+    assert missed == {"HPL CDNA3", "HPL CDNA2", "HPL Volta"}
+    groups = {line["group"]: line for line in report["by_group"]}
+    for name in missed:  # then the row lies inside the range that is printed, which is that of its systems
+        assert groups[name]["inside_range"] == f"{groups[name]['rows']} of {groups[name]['rows']}"
+    for name in ("HPL Hopper", "HPL A100-40GB", "HPL A100-80GB"):
+        assert targets[f"{name}, left out"]["left_out_pct"] <= 9
+        inside, _, of = groups[f"{name}, left out"]["inside_range"].split()
+        assert int(inside) >= 0.75 * int(of)
+    for name in ("HPCG Hopper", "HPCG A100-40GB", "HPCG A100-80GB", "HPCG Volta"):
+        assert targets[f"{name}, left out"]["left_out_pct"] <= 12
+    assert targets["LBM NVIDIA FP32, left out"]["left_out_pct"] <= 7
+    assert targets["LBM NVIDIA FP16, left out"]["left_out_pct"] <= 8
+    staged = next(t for name, t in targets.items() if "through the host" in name)
+    assert staged["left_out_pct"] <= 30
+
+
+def test_what_is_scored_is_what_is_printed() -> None:
+    """I20: the prediction of a file is that of `hpc`, for a single row and with the columns that sources publish."""
+    row = {"bench": "HPL", "system": "ours", "gpu": "h100-sxm-80gb", "n_gpus": "1024", "interconnect": "Infiniband NDR"}
+    report = more_report("hpc", [{**row, "value": "45000", "unit": "TFlop/s"}], DB)
+    assert report["no_prediction"] == []
+    ledger, _ = listed.list_benchmark("hpl", DB.device("h100-sxm-80gb"), 1024.0, KNOWN, network="infiniband")
+    assert report["worst"][0]["predicted"] == pytest.approx(float(ledger["metric/rate"]), rel=1e-6)
+    lattice = {"bench": "FluidX3D", "gpu": "h100-sxm-80gb", "n_gpus": "1", "metric": "LBM D3Q19 FP32/FP32"}
+    found = more_report("hpc", [{**lattice, "value": "17602"}], DB)
+    assert found["worst"][0]["predicted"] == pytest.approx(float(curve("lbm", [1], 1e8)["metric/rate"]), rel=1e-9)
+    unknown = more_report("hpc", [{**row, "gpu": "a GPU of ours", "value": "45000"}], DB)
+    assert "not in the database" in unknown["no_prediction"][0]["pred_error"]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gpucalc.database.reader import Database
     from gpucalc.database.records import Device
     from gpucalc.questions.hpc import Kernel
+    from gpucalc.questions.hpc_list import Share
 
 FILL = 0.9  # of the device memory, where no size is stated
 ROWS = (
@@ -46,6 +47,20 @@ def kernel_names() -> list[str]:
 
     known = codes.constants(Database())
     return [*known["kernel"], *codes.LIST_BENCHMARKS, *known["scaling"], "custom"]
+
+
+def cpu_names() -> list[str]:
+    """Processors that a GPU may be compared with."""
+    from gpucalc.database.reader import Database
+    from gpucalc.questions import hpc as codes
+
+    return list(codes.constants(Database())["cpu"])
+
+
+def _processors(text: str) -> tuple[str, int]:
+    """A processor and the nodes of two of them."""
+    name, colon, count = text.partition(":")
+    return name, positive_integer("--cpu", count) if colon else 1
 
 
 def kernel_precision(flag: str, text: str) -> str:
@@ -122,13 +137,17 @@ def hpc(
     *,
     kernel: str | None = argument(
         "KERNEL",
-        "stencil, lbm, lbm-fp16, cfd, qcd, md, hpl, hpcg, a measured code such as gromacs-stmv, or custom.",
+        "stencil, lbm, lbm-fp16, cfd, qcd, qcd-dwf, fft, md, hpl, hpcg, a measured code such as gromacs-stmv, "
+        "or custom.",
         complete=kernel_names,
     ),
     where: Machines,
     of: KernelOptions,
     dimensions: int = option("--dimensions D", "Dimensions that are cut: 1, 2 or 3.", default="3", read=dimensions_of),
     staged: bool = option("--staged", "Halos are copied through the host's memory."),
+    cpu: str | None = option(
+        "--cpu NAME[:NODES]", "Compare with nodes of two such processors, epyc-9654:8.", complete=cpu_names
+    ),
     output: OutputOptions,
 ) -> int:
     """Scientific codes: roofline of a kernel, halo exchange, strong and weak scaling, HPL and HPCG.
@@ -149,9 +168,11 @@ def hpc(
     word = kernel.strip().casefold()
     if word in codes.LIST_BENCHMARKS:
         of.refuse(word)
-        return _list_benchmark(database, known, word, _device(database, where.gpu), counts or [1], output)
+        return _list_benchmark(database, known, word, where, counts or [1], cpu, output)
     if word in known["scaling"]:
         of.refuse(word)
+        if cpu is not None:
+            raise UsageError(f"--cpu has no meaning with {word}, which was measured on {known['scaling'][word]['gpu']}")
         return _fitted(known["scaling"][word], word, where.gpu, database, counts, output)
     device = _device(database, where.gpu)
     chosen = codes.kernel_named(word, known, of.changes())
@@ -164,14 +185,46 @@ def hpc(
     if len(counts) == 1:
         columns_ = codes.question(chosen, cluster, counts, total, known, **options)
         ledger = estimate_kernel(columns_, trace=True)
-        _write_one(database, chosen, device, counts[0], total[0], ledger, output)
+        _write_one(
+            database, chosen, device, counts[0], total[0], ledger, _against(chosen, cpu, total[0], known), output
+        )
     else:
         rows = codes.scaling_rows(chosen, cluster, counts, total, known, weak=of.units_per_gpu is not None, **options)
-        output.rows(ROWS, rows)
+        for row in rows:
+            found = _against(chosen, cpu, row["units"], known)
+            if found is not None:
+                row["cpu_time_s"], row["cpu_speedup"] = found, found / row["step_time_s"]
+        output.rows([*ROWS, *(("cpu_time_s", "cpu_speedup") if cpu is not None else ())], rows)
     if of.units_per_gpu is None and chosen.halo > 0:
         notes.append(_half(chosen, cluster, total[0], known, options))
+    if of.units_per_gpu is None and of.units is None and len(counts) > 1:
+        notes.append(
+            f"the problem fills {min(counts):,} GPUs and is split over more; --units-per-gpu fills each, as the "
+            "tables of FluidX3D do"
+        )
+    if cpu is not None:
+        notes.append(_processors_said(cpu, known))
     to_stderr(*(f"note: {line}" for line in (*notes, f"{chosen.title}: {chosen.origin}") if line))
     return ExitStatus.OK
+
+
+def _against(kernel: Kernel, cpu: str | None, units: float, known: Mapping[str, Any]) -> float | None:
+    """Time of a step on the processors that were named."""
+    if cpu is None:
+        return None
+    from gpucalc.questions.hpc import cpu_step_time
+
+    name, nodes = _processors(cpu)
+    return cpu_step_time(kernel, name, units, float(nodes), known)
+
+
+def _processors_said(cpu: str, known: Mapping[str, Any]) -> str:
+    name, nodes = _processors(cpu)
+    entry = known["cpu"][name.strip().casefold()]
+    return (
+        f"compared with {nodes:,} x {entry['title']}, all-to-all exchanges counted, halos not ({entry['origin']}; "
+        f"{known['cpu_share']['origin']})"
+    )
 
 
 def _device(db: Database, gpu: str | None) -> Device:
@@ -226,15 +279,17 @@ def _write_one(
     n: int,
     units: float,
     ledger: Ledger,
+    cpu_time: float | None,
     output: OutputOptions,
 ) -> None:
     from gpucalc.estimate.hpc import bound_of
     from gpucalc.questions.explain import ledger_tree
-    from gpucalc.questions.hpc import device_peak
+    from gpucalc.questions.hpc import device_peak, rate_range
 
     def at(path: str) -> float:
         return float(ledger[path])
 
+    low, high = rate_range(kernel, device, at("metric/rate"))
     answer: dict[str, Any] = {
         "kernel": kernel.name,
         "gpu": device.key,
@@ -243,12 +298,16 @@ def _write_one(
         f"units_{kernel.unit.replace('-', '_')}": units,
         "step_time_s": at("time/step"),
         "rate_per_s": at("metric/rate"),
+        "rate_low_per_s": low,
+        "rate_high_per_s": high,
         "tflops": at("metric/rate") * kernel.flops / 1e12,
         "intensity_flop_per_byte": at("metric/intensity"),
         "peak_tflops": device_peak(device, kernel.precision) / 1e12,
         "memory_gib": at("memory/resident") / 2**30,
         "bound": bound_of(ledger),
     }
+    if cpu_time is not None:
+        answer |= {"cpu_time_s": cpu_time, "cpu_speedup": cpu_time / at("time/step")}
     _write(answer, ledger_tree(ledger, db, ROOTS), output)
 
 
@@ -269,41 +328,70 @@ def _list_benchmark(
     db: Database,
     known: Mapping[str, Any],
     name: str,
-    device: Device,
+    where: Machines,
     counts: Sequence[int],
+    cpu: str | None,
     output: OutputOptions,
 ) -> int:
     from gpucalc.questions import hpc as codes
+    from gpucalc.questions import hpc_list as listed
     from gpucalc.questions.explain import ledger_tree
 
+    device = _device(db, where.gpu)
+    cluster = where.cluster_of(device.key, max(counts), db)
+    network = listed.network_class(cluster.fabric)
     answers, terms = [], []
     for n in counts:
-        ledger = codes.list_benchmark(name, device, float(n), known, trace=True)
-        rate = float(ledger["metric/rate"])
-        answer = {
-            "kernel": name,
-            "gpu": device.key,
-            "n_gpus": n,
-            "tflops": rate / 1e12,
-            "tflops_per_gpu": rate / n / 1e12,
-        }
-        if name == "hpl":
-            answer |= {"order": float(ledger["hpl/order"]), "run_time_s": float(ledger["time/run"])}
-        answers.append(answer)
+        ledger, share = listed.list_benchmark(
+            name, device, float(n), known, network=network, host_bytes=listed.host_bytes_of(cluster), trace=True
+        )
+        answers.append(_list_answer(name, device, n, ledger, share))
+        if cpu is not None:
+            processor, nodes = _processors(cpu)
+            answers[-1]["cpu_speedup"] = answers[-1]["tflops"] * 1e12 / codes.cpu_rate(processor, name, nodes, known)
         terms = ledger_tree(ledger, db, ROOTS)
     if len(answers) == 1:
         _write(answers[0], terms, output)
     else:
         output.rows(list(answers[0]), answers)
-    shares = known["hpl"]["efficiency"] if name == "hpl" else known["hpcg"]["intensity"]
-    rows = codes.family(device) in shares
     lines = [codes.poor_in_fp64(device)]
     lines.append(
-        "" if rows else f"no system of {device.arch} is in the list; the share of all systems is taken (assumed)"
+        f"share {share.value:g} of {share.systems} systems of {share.of}; its systems span {share.low:g} to "
+        f"{share.high:g}"
+        if share.systems
+        else f"the rows that ship hold no system of {device.arch} with {name.upper()}; {share.value:g} is taken for "
+        f"{share.of} ({share.low:g} to {share.high:g})"
     )
+    if name == "hpl" and "hpl/order/both" in ledger:
+        lines.append("order and time: of the device memory, and high where the host's memory is filled too")
+    if cpu is not None:
+        lines.append(_processors_said(cpu, known))
     lines.append(f"{known[name]['title']}: {known[name]['origin']}")
     to_stderr(*(f"note: {line}" for line in lines if line))
     return ExitStatus.OK
+
+
+def _list_answer(name: str, device: Device, n: int, ledger: Ledger, share: Share) -> dict[str, Any]:
+    """One number of GPUs: rate with its range, and of HPL the order and the time."""
+    rate = float(ledger["metric/rate"]) / 1e12
+    answer = {
+        "kernel": name,
+        "gpu": device.key,
+        "n_gpus": n,
+        "tflops": rate,
+        "tflops_low": rate * share.low / share.value,
+        "tflops_high": rate * share.high / share.value,
+        "tflops_per_gpu": rate / n,
+    }
+    if name == "hpl":
+        order, time = ("hpl/order/both", "time/run/both") if "time/run/both" in ledger else ("hpl/order", "time/run")
+        answer |= {
+            "order": float(ledger["hpl/order"]),
+            "order_high": float(ledger[order]),
+            "run_time_s": float(ledger["time/run"]),
+            "run_time_high_s": float(ledger[time]),
+        }
+    return answer
 
 
 def _fitted(

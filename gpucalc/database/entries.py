@@ -37,6 +37,9 @@ def _quantity(dimension: str) -> Any:
 
 _DEFAULTS = Table({}, {"title": Text(), "values": Each(DEFAULT)})
 _MAKERS = Each(SHARE)
+_FACTORS = Each(Number(0, 10))
+_SYSTEMS = Table({"value": SHARE, "low": SHARE, "high": SHARE, "systems": Number(0, whole=True)})
+_CPU = Table({"title": Text(), **dict.fromkeys(("memory_bandwidth", "fp64", "fp32"), Number()), "origin": Text()})
 _KERNEL = Table(
     {
         "title": Text(),
@@ -48,7 +51,12 @@ _KERNEL = Table(
         "compute": SHARE,
         "bandwidth": _MAKERS,
     },
-    {"reductions": Number()},
+    {
+        **dict.fromkeys(("reductions", "exchange", "exchanges"), Number()),
+        "added": Flag(),
+        "low": _FACTORS,
+        "high": _FACTORS,
+    },
 )
 _SCALING = Table(
     {
@@ -60,7 +68,7 @@ _SCALING = Table(
         "origin": Text(),
     }
 )
-_SECONDS, _RATE = Text(accepts=_quantity("s")), Text(accepts=_quantity("B/s"))
+_SECONDS = Text(accepts=_quantity("s"))
 _RANGE = Table({**dict.fromkeys(("value", "low", "high"), Number()), "origin": Text()})
 _PRICE = Table(
     {"gpu": Text(), **dict.fromkeys(("usd_per_hour", "low", "high"), Number()), "date": Text(), "source": Text()}
@@ -116,18 +124,22 @@ SHAPES: dict[str, Shape] = {
         {},
         {
             "kernel": Each(_KERNEL),
-            "hpl": Table({}, {"title": Text(), "memory_fill": SHARE, "origin": Text(), "efficiency": _MAKERS}),
-            "hpcg": Table({}, {"title": Text(), "origin": Text(), "intensity": _MAKERS}),
+            "hpl": Table(
+                {}, {"title": Text(), "memory_fill": SHARE, "origin": Text(), "efficiency": Each(Each(_SYSTEMS))}
+            ),
+            "hpcg": Table({}, {"title": Text(), "origin": Text(), "intensity": Each(_SYSTEMS)}),
             "halo": Table(
                 {},
                 {
                     **dict.fromkeys(("latency", "reduction_latency"), _SECONDS),
-                    "staged": _RATE,
                     **dict.fromkeys(("link_share", "network_share"), SHARE),
+                    **dict.fromkeys(("staged_share", "staged_low", "staged_high"), SHARE),
                     "origin": Text(),
                 },
             ),
             "scaling": Each(_SCALING),
+            "cpu": Each(_CPU),
+            "cpu_share": Each(Either((Number(), Text()))),
         },
     ),
     "defaults/render_scores": Table(

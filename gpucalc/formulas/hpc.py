@@ -131,6 +131,65 @@ def exposed_halo(halo_exchange: Seconds, interior: Seconds, overlap: Ratio) -> S
     return np.maximum(halo_exchange - overlap * interior, 0.0)
 
 
+@formula(symbol="S_x", cite="thakur2005", valid="n_gpus, domain >= 1")
+def exchange_bytes_inside(local_units: Count, exchange_bytes: Bytes, n_gpus: Count, domain: Count) -> Bytes:
+    """Of an all-to-all of a step, what one GPU sends to the others of its scale-up domain: (g-1)/n of its units.
+
+    >>> float(exchange_bytes_inside(1e6, 64.0, 64.0, 8.0))
+    7000000.0
+    """
+    return local_units * exchange_bytes * np.maximum(np.minimum(domain, n_gpus) - 1, 0) / n_gpus
+
+
+@formula(symbol="S_x", cite="thakur2005", valid="n_gpus, domain >= 1")
+def exchange_bytes_beyond(local_units: Count, exchange_bytes: Bytes, n_gpus: Count, domain: Count) -> Bytes:
+    """Of an all-to-all of a step, what one GPU sends over the network: (n-g)/n of its units.
+
+    >>> float(exchange_bytes_beyond(1e6, 64.0, 64.0, 8.0)), float(exchange_bytes_beyond(1e6, 64.0, 8.0, 8.0))
+    (56000000.0, 0.0)
+    """
+    return local_units * exchange_bytes * np.maximum(n_gpus - domain, 0) / n_gpus
+
+
+@formula(symbol="t_X", cite="thakur2005", valid="rates > 0")
+def exchange_time(
+    inside: Bytes,
+    beyond: Bytes,
+    link_rate: BytesPerSecond,
+    network_rate: BytesPerSecond,
+    exchanges: Count,
+    n_gpus: Count,
+    halo_latency: Seconds,
+) -> Seconds:
+    """Time of the all-to-all exchanges of a spectral code: links and network at once, and a message to every other GPU
+    of its row of pencils, √n - 1 for each exchange.
+
+    >>> round(float(exchange_time(7e6, 56e6, 400e9, 50e9, 4, 64, 10e-6)) * 1e6)
+    1400
+    """
+    return np.maximum(inside / link_rate, beyond / network_rate) + exchanges * (np.sqrt(n_gpus) - 1) * halo_latency
+
+
+@formula(symbol="β_s", cite="gpucalc-calibration", valid="0 < staged_share <= 1")
+def staged_rate(host_bandwidth: BytesPerSecond, staged_share: Ratio) -> BytesPerSecond:
+    """Rate of halos that are packed and copied through the host's memory: a share of the link to it.
+
+    >>> float(staged_rate(63e9, 0.05)) / 1e9
+    3.15
+    """
+    return host_bandwidth * staged_share
+
+
+@formula(symbol="S", cite="gpucalc-counting", valid="times > 0")
+def speedup_over(one_time: Seconds, other_time: Seconds) -> Ratio:
+    """How many times as fast: the time of one over that of the other.
+
+    >>> float(speedup_over(8.0, 2.0))
+    4.0
+    """
+    return one_time / other_time
+
+
 @formula(symbol="t_R", cite="thakur2005", valid="n_gpus >= 1; reductions >= 0")
 def reduction_time(reductions: Count, n_gpus: Count, reduction_latency: Seconds) -> Seconds:
     """Time of the global sums of one step (scalar products, time-step limits): a tree there and back each.

@@ -16,7 +16,7 @@ from gpucalc.database import defaults, files
 from gpucalc.database.cluster import Cluster
 from gpucalc.database.reader import Database
 from gpucalc.database.records import Device
-from gpucalc.estimate.hpc import bound_of, estimate_fitted, estimate_hpcg, estimate_hpl, estimate_kernel
+from gpucalc.estimate.hpc import bound_of, estimate_fitted, estimate_kernel
 from gpucalc.formulas import hpc
 
 FILE = "hpc_kernels"
@@ -48,6 +48,11 @@ class Kernel:
     compute: float
     bandwidth: Mapping[str, float]
     origin: str
+    added: bool = False  # arithmetic adds to the traffic instead of hiding behind it
+    exchange: float = 0.0  # bytes of a unit that all-to-all exchanges of a step move
+    exchanges: float = 0.0
+    low: Mapping[str, float] = field(default_factory=dict)  # rate over the predicted one, by maker
+    high: Mapping[str, float] = field(default_factory=dict)
     problems: tuple[str, ...] = field(default=())
 
 
@@ -84,6 +89,11 @@ def kernel_named(name: str, known: Mapping[str, Any], changes: Mapping[str, Any]
         compute=float(values["compute"]),
         bandwidth=values["bandwidth"],
         origin=values["origin"],
+        added=bool(values.get("added", False)),
+        exchange=float(values.get("exchange", 0.0)),
+        exchanges=float(values.get("exchanges", 0.0)),
+        low=values.get("low", {}),
+        high=values.get("high", {}),
     )
 
 
@@ -171,11 +181,6 @@ def question(
     maker = device.vendor.casefold()
     share = kernel.bandwidth.get(maker, kernel.bandwidth["other"])
     link, network = cluster.link_bandwidth, halo["network_share"] * cluster.network_bandwidth_per_gpu
-    if staged:
-        host = parse_quantity(halo["staged"], "B/s")
-        link, network = min(host, link), min(host, network)
-    else:
-        link = halo["link_share"] * link
     values: dict[str, Any] = {
         "units": np.asarray(units, dtype=float),
         "n_gpus": np.asarray(counts, dtype=float),
@@ -190,8 +195,16 @@ def question(
         "memory_bandwidth": device.memory_bandwidth,
         "bandwidth_efficiency": share,
         "usable_bytes": device.usable_bytes,
-        "link_rate": link,
+        # Halos through the host leave the links of the scale-up domain aside.
+        "link_rate": link if staged else halo["link_share"] * link,
         "network_rate": network,
+        "staged": float(staged),
+        "staged_share": halo["staged_share"],
+        "host_bandwidth": device.host_bandwidth or link,
+        "added": float(kernel.added),
+        "exchange_bytes": kernel.exchange,
+        "exchanges": kernel.exchanges,
+        "domain": float(cluster.domain),
         "halo_latency": parse_quantity(halo["latency"], "s"),
         "reduction_latency": parse_quantity(halo["reduction_latency"], "s"),
     }
@@ -245,36 +258,62 @@ def scaling_rows(
     ]
 
 
-def family(device: Device) -> str:
-    """The family of a device in the list of HPL and HPCG results."""
-    if device.key.startswith(("a100", "a800")):
-        return "A100-40GB" if device.memory_bytes < 48e9 else "A100-80GB"
-    return device.arch
-
-
-def list_benchmark(
-    name: str, device: Device, n_gpus: float, known: Mapping[str, Any], *, trace: bool = False
-) -> Ledger:
-    """HPL or HPCG on a number of GPUs: matrix order, time and rate."""
-    shares = known["hpl"]["efficiency"] if name == "hpl" else known["hpcg"]["intensity"]
-    share = shares.get(family(device), shares["other"])
-    values: dict[str, Any] = {
-        "n_gpus": n_gpus,
-        "kernel_peak": device_peak(device, "fp64", matrix=True),
-        "memory_bandwidth": device.memory_bandwidth,
-        "usable_bytes": device.usable_bytes,
-        "memory_fill": known["hpl"]["memory_fill"],
-    }
-    values["hpl_efficiency" if name == "hpl" else "hpcg_intensity"] = share
-    estimate = estimate_hpl if name == "hpl" else estimate_hpcg
-    return estimate(Columns(values), trace=trace)
-
-
 def fitted_time(entry: Mapping[str, Any], counts: Sequence[int], *, trace: bool = False) -> Ledger:
     """The ledger of a measured code of the shipped file at each number of GPUs."""
     n = np.asarray(counts, dtype=float) if len(counts) > 1 else float(counts[0])
     columns = {"n_gpus": n, **{p: float(entry[p]) for p in ("divided", "serial", "logarithmic")}}
     return estimate_fitted(Columns(columns), trace=trace)
+
+
+def rate_range(kernel: Kernel, device: Device, rate: float) -> tuple[float, float]:
+    """Least and most of a rate over what devices of a maker show; the rate itself for a kernel without such rows."""
+    maker = device.vendor.casefold()
+    low = kernel.low.get(maker, kernel.low.get("other", 1.0))
+    high = kernel.high.get(maker, kernel.high.get("other", 1.0))
+    return rate * min(low, 1.0), rate * max(high, 1.0)
+
+
+def cpu_step_time(kernel: Kernel, name: str, units: float, nodes: float, known: Mapping[str, Any]) -> float:
+    """Time of a step of a kernel on so many nodes of two processors that share the units evenly; all-to-all exchanges
+    count, halos do not.
+
+    Raises UsageError for a processor that the file does not have.
+    """
+    cpu, shares = _cpu(name, known), known["cpu_share"]
+    values = {
+        "local_units": units / nodes,
+        "flops_per_unit": kernel.flops,
+        "bytes_per_unit": kernel.bytes,
+        "kernel_peak": float(cpu[kernel.precision]),
+        "compute_efficiency": float(shares["compute"]),
+        "memory_bandwidth": float(cpu["memory_bandwidth"]),
+        "bandwidth_efficiency": float(shares.get(kernel.name, shares["bandwidth"])),
+    }
+    compute = hpc.kernel_compute_time(
+        **{n: values[n] for n in ("local_units", "flops_per_unit", "kernel_peak", "compute_efficiency")}
+    )
+    memory = hpc.kernel_memory_time(
+        **{n: values[n] for n in ("local_units", "bytes_per_unit", "memory_bandwidth", "bandwidth_efficiency")}
+    )
+    beyond = hpc.exchange_bytes_beyond(values["local_units"], kernel.exchange, nodes, 1.0)
+    exchange = hpc.exchange_time(0.0, beyond, 1.0, float(shares["network_rate"]), kernel.exchanges, nodes, 0.0)
+    return float(np.maximum(compute, memory) + exchange)
+
+
+def cpu_rate(name: str, benchmark: str, nodes: float, known: Mapping[str, Any]) -> float:
+    """HPL or HPCG of so many nodes of two processors, in FLOP/s."""
+    cpu, shares = _cpu(name, known), known["cpu_share"]
+    if benchmark == "hpl":
+        return float(hpc.hpl_rate(float(cpu["fp64"]), nodes, float(shares["hpl"])))
+    return float(hpc.hpcg_rate(float(cpu["memory_bandwidth"]), nodes, float(shares["hpcg"])))
+
+
+def _cpu(name: str, known: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = known["cpu"].get(name.strip().casefold())
+    if found is None:
+        raise unknown("processor", name, known["cpu"])
+    table: Mapping[str, Any] = found
+    return table
 
 
 def check_counts(counts: Sequence[int]) -> None:
