@@ -10,7 +10,7 @@ from typing import Any
 
 from gpucalc.core.errors import DataError, UsageError, shown, suggestion, unknown
 from gpucalc.database.reader import Database, read_layers
-from gpucalc.validate.claims import figures, runs
+from gpucalc.validate.claims import cluster, figures, runs
 from gpucalc.validate.claims.statements import EXAMPLES, KINDS, Claim, Verdict
 
 FILE = "claims"
@@ -29,6 +29,15 @@ CHECKS: dict[str, Callable[[Claim, Database], Verdict]] = {
     "network_share": runs.check_network_share,
     "tuned_share": runs.check_tuned_share,
     "product": runs.check_product,
+    "weights": cluster.check_weights,
+    "interval": cluster.check_interval,
+    "goodput": cluster.check_goodput,
+    "mtbf": cluster.check_mtbf,
+    "price": cluster.check_price,
+    "speedup": cluster.check_speedup,
+    "amdahl": cluster.check_amdahl,
+    "node_power": cluster.check_node_power,
+    "training_flop": cluster.check_training_flop,
 }
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from gpucalc.core.errors import UsageError
+from gpucalc.database import files
 from gpucalc.database.reader import Database
-from gpucalc.database.records import Device
-from gpucalc.validate.claims.statements import FALSE, MIXED, SPARSE, TRUE, Claim, Verdict, close, factor_said
+from gpucalc.database.records import Device, Link, Node
+from gpucalc.validate.claims.statements import FALSE, MIXED, PARTLY, SPARSE, TRUE, Claim, Verdict, close, factor_said
 
 CLOSE_LINK = 0.05  # raw and usable rates of a link differ by its encoding
 
@@ -33,8 +34,15 @@ def _peak_verdict(claim: Claim, device: Device, db: Database, count: int, what: 
         for name, value in peaks.items()
     ]
     source = f"{device.file}: {device.sources.get('peak', '')}"
+    vector, matrix = (peaks.get(f"{p} dense") for p in (precision, f"{precision}_tensor"))
     for name, value in peaks.items():
         if close(said, count * value):
+            if name == f"{precision}_tensor dense" and vector and matrix and not close(said, count * vector):
+                because = (
+                    f"{_tera(said)} is that of the matrix units; everything else runs at "
+                    f"{_tera(count * vector)}, the vector peak"
+                )
+                return Verdict(claim, PARTLY, because, tuple(lines), source)
             if name.endswith("sparse"):
                 dense = count * peaks[name.replace("sparse", "dense")]
                 return Verdict(
@@ -61,16 +69,34 @@ def _peak_verdict(claim: Claim, device: Device, db: Database, count: int, what: 
 
 
 def check_peak(claim: Claim, db: Database) -> Verdict:
-    """Whether a peak is the dense, matrix-unit or sparse one of a device."""
-    device = db.device(str(claim.fields["gpu"]))
-    return _peak_verdict(claim, device, db, 1, device.key)
+    """Whether a peak is the dense, matrix-unit or sparse one of a device, of several, or of the node of that name."""
+    node = named_node(claim, db)
+    device, count = _counted(claim, db)
+    what = node.key if node else f"{count:,} {device.key}" if count > 1 else device.key
+    return _peak_verdict(claim, device, db, count, what)
+
+
+def named_node(claim: Claim, db: Database) -> Node | None:
+    """The node that a claim means by gpu=: a node's name is a node; None where it names a device."""
+    wanted = files.fold(str(claim.fields["gpu"]))
+    key = next((key for key in db.files("nodes") if files.fold(key) == wanted), None)
+    return db.node(key) if key is not None else None
+
+
+def _counted(claim: Claim, db: Database) -> tuple[Device, int]:
+    """The device that a claim is about, and how many of them."""
+    node, each = named_node(claim, db), int(float(claim.fields.get("n_gpus") or 1))
+    if node is not None:
+        return db.device(node.accelerators[0]), node.gpus_per_node * each
+    return db.device(str(claim.fields["gpu"])), each
 
 
 def check_node_peak(claim: Claim, db: Database) -> Verdict:
     """The same of all devices of a node."""
     node = db.node(str(claim.fields["node"]))
     device = db.device(str(claim.fields.get("gpu") or node.accelerators[0]))
-    return _peak_verdict(claim, device, db, node.gpus_per_node, node.key)
+    count = node.gpus_per_node * int(float(claim.fields.get("n_gpus") or 1))
+    return _peak_verdict(claim, device, db, count, node.key)
 
 
 def _basis(said: float, each_way: float) -> str | None:
@@ -80,10 +106,19 @@ def _basis(said: float, each_way: float) -> str | None:
     return "both directions" if close(said, 2 * each_way, CLOSE_LINK) else None
 
 
+def _host_link(claim: Claim, device: Device, db: Database) -> Link:
+    """The PCIe generation that a claim means: the one stated, else the device's own, else the one its figure is of."""
+    if claim.fields.get("pcie"):
+        return db.link(str(claim.fields["pcie"]))
+    said, own = float(claim.fields["pcie_gb_s"]), db.link(str(device.pcie))
+    others = [db.link(key) for key in ("pcie-4", "pcie-5", "pcie-6", "pcie-3")]
+    return next((one for one in (own, *others) if _basis(said, one.bandwidth / 1e9)), own)
+
+
 def check_links(claim: Claim, db: Database) -> Verdict:
     """Whether two link rates that are compared count the same directions, and their ratio on one basis."""
     device = db.device(str(claim.fields["gpu"]))
-    pcie = db.link(str(claim.fields.get("pcie") or device.pcie))
+    pcie = _host_link(claim, device, db)
     link, host = device.link_bandwidth / 1e9, pcie.bandwidth / 1e9
     said_link, said_host = float(claim.fields["link_gb_s"]), float(claim.fields["pcie_gb_s"])
     bases = _basis(said_link, link), _basis(said_host, host)
@@ -156,24 +191,28 @@ def check_port(claim: Claim, db: Database) -> Verdict:
     )
 
 
+def _several(count: int, key: str) -> str:
+    return f"{count:,} {key}" if count > 1 else key
+
+
 def check_memory(claim: Claim, db: Database) -> Verdict:
     """Whether a device has so much memory."""
-    device = db.device(str(claim.fields["gpu"]))
-    return _figure(
-        claim, float(claim.fields["memory_gb"]), device.memory_bytes / 1e9, "GB", f"memory of {device.key}", device.file
-    )
+    device, count = _counted(claim, db)
+    found, what = count * device.memory_bytes / 1e9, f"memory of {_several(count, device.key)}"
+    return _figure(claim, float(claim.fields["memory_gb"]), found, "GB", what, device.file)
 
 
 def check_memory_bandwidth(claim: Claim, db: Database) -> Verdict:
     """Whether a device has such a memory bandwidth."""
-    device = db.device(str(claim.fields["gpu"]))
-    rate, what = device.memory_bandwidth / 1e12, f"memory bandwidth of {device.key}"
+    device, count = _counted(claim, db)
+    rate, what = count * device.memory_bandwidth / 1e12, f"memory bandwidth of {_several(count, device.key)}"
     return _figure(claim, float(claim.fields["memory_tb_s"]), rate, "TB/s", what, device.file)
 
 
 def check_tdp(claim: Claim, db: Database) -> Verdict:
     """Whether a device has such a power limit."""
-    device = db.device(str(claim.fields["gpu"]))
+    device, count = _counted(claim, db)
     if device.tdp_watts is None:
         raise UsageError(f"{device.key} states no power limit ({device.file})")
-    return _figure(claim, float(claim.fields["tdp_w"]), device.tdp_watts, "W", f"limit of {device.key}", device.file)
+    found, what = count * device.tdp_watts, f"limit of {_several(count, device.key)}"
+    return _figure(claim, float(claim.fields["tdp_w"]), found, "W", what, device.file)

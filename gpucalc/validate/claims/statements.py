@@ -60,9 +60,30 @@ KEYS = {
     "hours": "GPU hours",
     "kilowatts": "power of a GPU in kW",
     "energy_kwh": "energy in kWh",
+    "goodput_pct": "useful share of the time in %",
+    "mtbf_h": "time between failures of the job in h",
+    "interval_s": "time between checkpoints in s",
+    "save_s": "time that a checkpoint stops the job in s",
+    "restart_s": "time until the job runs again in s",
+    "usd_per_hour": "price of a GPU hour in USD",
+    "communication_pct": "share of a step in communication in %",
+    "speedup": "times as fast",
+    "serial_pct": "share of the work that does not parallelise in %",
+    "node_kw": "power of a node or rack under load in kW",
+    "tokens": "tokens of a run",
+    "flop": "operations of a run",
 }
 # What people also write → the key; and the unit that a value may carry → (dimension, its size in the key's unit).
 ALIASES = {"peak": "tflops", "memory": "memory_gb", "memory_bandwidth": "memory_tb_s", "tdp": "tdp_w", "rate": "gbps"}
+ALIASES |= {
+    "goodput": "goodput_pct",
+    "mtbf": "mtbf_h",
+    "interval": "interval_s",
+    "save": "save_s",
+    "price": "usd_per_hour",
+}
+ALIASES |= {"communication": "communication_pct", "serial": "serial_pct", "node_power": "node_kw", "gpus": "n_gpus"}
+ALIASES |= {"restart": "restart_s"}
 ALIASES |= {"link": "link_gb_s", "nvlink": "link_gb_s", "nvlink_gb_s": "link_gb_s", "energy": "energy_kwh"}
 UNITS = {
     "tflops": ("FLOP/s", 1e12),
@@ -74,7 +95,12 @@ UNITS = {
     "tdp_w": ("W", 1.0),
     "gbps": ("B/s", 1e9 / 8),
     "kilowatts": ("W", 1e3),
+    "node_kw": ("W", 1e3),
+    "mtbf_h": ("s", 3600.0),
+    **dict.fromkeys(("interval_s", "save_s", "restart_s"), ("s", 1.0)),
+    "flop": ("FLOP", 1.0),
 }
+SCALES = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 TEXTS = {"gpu", "node", "precision", "pcie", "fabric", "model"}
 KINDS: dict[str, tuple[str, ...]] = {
     "node_peak": ("node", "precision", "tflops"),
@@ -84,12 +110,21 @@ KINDS: dict[str, tuple[str, ...]] = {
     "pcie": ("gpu", "pcie_gb_s"),
     "port": ("fabric", "gbps"),
     "network_share": ("gpu", "n_gpus", "fabric", "share_pct"),
+    "weights": ("model", "precision", "memory_gb"),
     "memory": ("gpu", "memory_gb"),
     "memory_bandwidth": ("gpu", "memory_tb_s"),
     "tdp": ("gpu", "tdp_w"),
     "mfu": ("mfu_low_pct", "mfu_high_pct"),
     "tuned_share": ("before_pct", "after_pct"),
     "product": ("hours", "kilowatts", "energy_kwh"),
+    "interval": ("interval_s", "save_s", "mtbf_h"),
+    "goodput": ("goodput_pct", "mtbf_h"),
+    "mtbf": ("mtbf_h", "n_gpus"),
+    "price": ("gpu", "usd_per_hour"),
+    "speedup": ("communication_pct", "speedup"),
+    "amdahl": ("serial_pct", "n_gpus", "speedup"),
+    "node_power": ("node", "node_kw"),
+    "training_flop": ("model", "tokens", "flop"),
 }
 EXAMPLES = "gpu=h100-sxm-80gb precision=fp16 tflops=2000"
 
@@ -106,11 +141,13 @@ def from_pairs(pairs: Sequence[str]) -> Claim:
             problems.append(f"{pair!r} is not key=value; write for example {EXAMPLES}")
         elif name not in KEYS:
             problems.append(f"unknown key {name!r}{suggestion(name, KEYS)}")
+        elif name in fields:
+            problems.append(f"{name} is stated twice")
         elif name in TEXTS:
             fields[name] = text.strip()
         else:
             fields[name] = _number(name, text)
-            if not 0 < fields[name] < 1e15:
+            if not 0 < fields[name] < 1e30:
                 problems.append(f"{name} is {text!r}, expected a number above 0 ({KEYS[name]})")
     if problems:
         raise UsageError(*problems)
@@ -128,10 +165,13 @@ def from_pairs(pairs: Sequence[str]) -> Claim:
 
 def _number(name: str, text: str) -> float:
     """A value in the unit of its key, or with a unit of its own; 0 for what is none."""
+    number = text.strip().removesuffix("%") if name.endswith("_pct") else text
     try:
-        return float(text)
+        return float(number)
     except ValueError:
         pass
+    if name == "tokens" and text[-1:].casefold() in SCALES:
+        return SCALES[text[-1].casefold()] * _number(name, text[:-1])
     if name not in UNITS:
         return 0.0
     dimension, size = UNITS[name]
