@@ -6,6 +6,7 @@ The row schema (`INPUT`), the predictions (`PREDICTED`) and what each kind of `e
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -355,10 +356,19 @@ def parse_cell(column: Column | str, text: str) -> Any:
             return text
 
 
-def parse_row(record: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+@functools.lru_cache(maxsize=64)
+def _stated(header: tuple[str, ...]) -> tuple[str, ...]:
+    """The columns of a header that a job reads, in the order of the schema."""
+    return tuple(name for name in INPUT if name in header)
+
+
+def parse_row(
+    record: Mapping[str, str], parsed: dict[tuple[str, str], Any] | None = None
+) -> tuple[dict[str, Any], list[str]]:
     """The stated cells of the row schema, typed, and a sentence for each that is wrong.
 
-    Unknown and empty columns are left out; `recompute` also takes "full:12" and "auto".
+    Unknown and empty columns are left out; `recompute` also takes "full:12" and "auto". `parsed` keeps what texts
+    mean from one row of a batch to the next.
 
     >>> parse_row({"tp": "2", "recompute": "full:12", "mine": "x", "dp": "", "pp": "0"})
     ({'tp': 2, 'recompute': 'full', 'recompute_layers': 12}, ["pp is '0', expected 1 or more"])
@@ -366,9 +376,13 @@ def parse_row(record: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
     values: dict[str, Any] = {}
     problems: list[str] = []
     layers = ""
-    for name, column in INPUT.items():
-        text = record.get(name)
+    for name in _stated(tuple(record)):
+        text = record[name]
         if not text:
+            continue
+        column = INPUT[name]
+        if parsed is not None and (known := parsed.get((name, text))) is not None:
+            values[name] = known
             continue
         try:
             if name == "recompute":
@@ -381,6 +395,8 @@ def parse_row(record: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
                 values[name] = value
             if name == "recompute" and layers:
                 values["recompute_layers"] = parse_cell("recompute_layers", layers)
+            elif parsed is not None:
+                parsed[name, record[name]] = value
         except UsageError as error:
             problems.extend(error.problems)
     return values, problems

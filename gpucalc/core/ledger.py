@@ -112,8 +112,12 @@ class Columns(Mapping[str, Any]):
         if not varying:
             return self._narrowed({}, {}), None
         combined, size = self._coded(varying[0])
+        seen = {id(combined)}  # columns that vary together share their codes
         for name in varying[1:]:
             codes, levels = self._coded(name)
+            if id(codes) in seen:
+                continue
+            seen.add(id(codes))
             if size * levels > DENSE_CODES:
                 combined, _, size = _compress(combined, size)
             combined, size = combined * levels + codes, size * levels

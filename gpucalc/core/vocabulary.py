@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import overload
+from typing import Any, overload
 
 from gpucalc.core.errors import unknown
 
@@ -19,6 +19,7 @@ class Words(Sequence[str]):
 
     def __init__(self, *words: str) -> None:
         self._words = list(words)
+        self._codes = {word: code for code, word in enumerate(words)}
 
     @overload
     def __getitem__(self, index: int) -> str: ...
@@ -33,6 +34,12 @@ class Words(Sequence[str]):
     def __iter__(self) -> Iterator[str]:
         return iter(self._words)
 
+    def index(self, value: Any, start: int = 0, stop: int | None = None) -> int:
+        """The code of a word; ValueError where it has none."""
+        if start or stop is not None or value not in self._codes:
+            return self._words.index(value, start, len(self._words) if stop is None else stop)
+        return self._codes[value]
+
     def __repr__(self) -> str:
         return f"Words{tuple(self._words)!r}"
 
@@ -40,13 +47,14 @@ class Words(Sequence[str]):
         """Give a new word the next code; ValueError for one that is there."""
         if word in self._words:
             raise ValueError(f"{word!r} is registered twice")
+        self._codes[word] = len(self._words)
         self._words.append(word)
 
     def remove(self, word: str) -> None:
         """Take the last word back, so that no code of another changes."""
         if self._words[-1] != word:
             raise ValueError(f"{word!r} is not the last word registered")
-        self._words.pop()
+        del self._codes[self._words.pop()]
 
 
 # What each schedule is stands in gpucalc.layouts.schedules.

@@ -80,12 +80,16 @@ def widened(one: tuple[float, float], other: tuple[float, float]) -> tuple[float
 
 def _assumed(device: Device, precision: str, db: Database) -> bool:
     """Whether the kernel constants of a device are taken over from relatives."""
-    found = kernel_provenance(device, precision, db)
+    found = db.kept(("provenance", device.key, precision), lambda: kernel_provenance(device, precision, db))
     return "assumed" in (found["gemm"], found["attention"])
 
 
 def bands(db: Database) -> dict[str, tuple[float, float]]:
     """family → low and high factor."""
+    return db.kept("bands", lambda: _bands(db))
+
+
+def _bands(db: Database) -> dict[str, tuple[float, float]]:
     found = {row.key[0]: (row.values["low"], row.values["high"]) for row in db.table(TABLE).values()}
     missing = [name for name in (*FAMILIES, ASSUMED_KERNELS) if name not in found]
     if missing:

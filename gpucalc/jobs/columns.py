@@ -20,7 +20,6 @@ from gpucalc.jobs.tuning import (
     optimizer_bytes,
     tuning_columns,
 )
-from gpucalc.layouts.axes import AXES
 from gpucalc.layouts.schedules import SCHEDULES
 from gpucalc.models.model import Model
 
@@ -113,10 +112,10 @@ def cluster_columns(cluster: Cluster, db: Database) -> dict[str, float]:
     return collective_constants(cluster, db)
 
 
-def layout_columns(cells: Mapping[str, Any]) -> dict[str, float]:
-    """The layout and the batch as numbers."""
+def layout_columns(cells: Mapping[str, Any], codes: Mapping[str, int]) -> dict[str, float]:
+    """The layout, of which the codes of the axes are known, and the batch as numbers."""
     return {
-        **{name: float(axis.code(cells.get(name))) for name, axis in AXES.items()},
+        **{name: float(code) for name, code in codes.items()},
         **{name: float(cells[name]) for name in ("global_batch", "seq_len")},
         "parameter_copies": float(SCHEDULES[cells["schedule"]].stages_held),
     }

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import ChainMap
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from gpucalc.core.columns import KINDS, parse_row
+from gpucalc.core.columns import KINDS, MEASURED, parse_row
 from gpucalc.core.errors import UsageError
 from gpucalc.core.vocabulary import FITS
 from gpucalc.database.cluster import PLACE_CELLS, Cluster, resolve_cluster
@@ -30,6 +31,7 @@ from gpucalc.jobs.context import Context
 from gpucalc.jobs.tuning import tuning_problems
 from gpucalc.layouts import rules, verdicts
 from gpucalc.layouts.axes import AXES, Sizes, degree_axes
+from gpucalc.layouts.rules import Facts
 from gpucalc.layouts.schedules import SCHEDULES, default_schedule
 from gpucalc.models.cells import CELLS, model_with
 from gpucalc.models.model import Model, load_model, model_from_shape, resolve_preset
@@ -46,7 +48,7 @@ class Job:
     """One question, completed: numeric columns for the estimate, and what they were resolved from."""
 
     cells: dict[str, Any]
-    columns: dict[str, float]
+    columns: MutableMapping[str, float]
     model: Model
     cluster: Cluster
     profile: Profile
@@ -65,6 +67,26 @@ def resolve(cells: Mapping[str, Any], context: Context) -> Job:
 
     Raises UsageError with all violations: unknown names, missing cells, an impossible layout.
     """
+    job = resolve_rows([cells], context)[0]
+    if isinstance(job, UsageError):
+        raise job
+    return job
+
+
+def resolve_rows(rows: Sequence[Mapping[str, Any]], context: Context) -> list[Job | UsageError]:
+    """As `resolve`, of several rows: for each its job, or what is wrong with it."""
+    drafts: list[tuple[Job, Facts] | UsageError] = []
+    for cells in rows:
+        try:
+            drafts.append(_draft(cells, context))
+        except UsageError as error:
+            drafts.append(error)
+    found = iter(verdicts.judge([draft[1] for draft in drafts if isinstance(draft, tuple)]))
+    return [_judged(*draft, next(found)) if isinstance(draft, tuple) else draft for draft in drafts]
+
+
+def _draft(cells: Mapping[str, Any], context: Context) -> tuple[Job, Facts]:
+    """A job whose layout is not judged yet, and what the rules of layouts read of it."""
     problems: list[str] = []
     warnings: list[str] = []
     model = collect(problems, stated_model, cells, warnings)
@@ -73,24 +95,46 @@ def resolve(cells: Mapping[str, Any], context: Context) -> Job:
     if model is None or cluster is None or software is None:
         raise UsageError(*problems)
     precision = str(cells.get("precision") or cluster.device.default_precision)
-    collect(problems, cluster.device.precision_peak, precision)
     full = complete(cells, model, cluster, software, precision, warnings)
     chosen = software if context.profile or cells.get("framework") else None
     facts = layout_facts(full | {"batch_follows": cells.get("global_batch") is None}, model, cluster, chosen)
-    problems += verdicts.problems(facts) + tuning_problems(full)
+    return Job(full, {}, model, cluster, software, context, tuple(warnings)), facts
+
+
+def _judged(draft: Job, facts: Facts, verdict: verdicts.Verdict) -> Job | UsageError:
+    """The job with its columns, if the rules let its layout be."""
+    cells, device = draft.cells, draft.cluster.device
+    problems = [*verdict.problems, *tuning_problems(cells)]
+    collect(problems, device.precision_peak, cells["precision"])
     if problems:
-        raise UsageError(*problems)
-    columns = {
-        **model_columns(model),
-        **device_columns(cluster.device, precision, context.db),
-        **cluster_columns(cluster, context.db),
-        **layout_columns(full),
-        **software_columns(full, model, cluster.device, software, rack=cluster.domain > HGX_DOMAIN),
-        "causal_flops": float(context.causal_flops),
+        return UsageError(*problems)
+    stated = tuple((name, value) for name, value in cells.items() if name not in _OF_THE_ROW)
+    shared = _shared_columns(stated, draft.model, draft.context)
+    own = {
+        **layout_columns(cells, {name: facts[name] for name in AXES}),
+        "causal_flops": float(draft.context.causal_flops),
     }
+    return replace(draft, columns=ChainMap(own, *shared), unlisted=tuple(verdict.unlisted))
+
+
+# Cells that only the columns of the row itself read: all others decide columns that many rows share.
+_OF_THE_ROW = frozenset((*AXES, "global_batch", "seq_len", *MEASURED))
+
+
+@functools.lru_cache(maxsize=4096)
+def _shared_columns(
+    stated: tuple[tuple[str, Any], ...], model: Model, context: Context
+) -> tuple[dict[str, float], ...]:
+    """The columns of software, cluster, device and model: one object each for all rows that state the same."""
+    cells = dict(stated)
+    cluster = stated_cluster(cells, context)
+    software = software_columns(
+        cells, model, cluster.device, _profile(cells, context), rack=cluster.domain > HGX_DOMAIN
+    )
     for name, share in overlay_shares(cluster, context.db).items():
-        columns[name] = min(1.0, columns[name] * share)
-    return Job(full, columns, model, cluster, software, context, tuple(warnings), tuple(verdicts.unlisted(facts)))
+        software[name] = min(1.0, software[name] * share)
+    device = device_columns(cluster.device, cells["precision"], context.db)
+    return software, cluster_columns(cluster, context.db), device, model_columns(model)
 
 
 def collect(problems: list[str], function: Any, *arguments: Any) -> Any:
@@ -328,7 +372,10 @@ def recompute_text(stated: str | None, share: float, depth: float) -> str:
 
 
 def stack(jobs: Sequence[Job]) -> Columns:
-    """The columns of several jobs; what is the same in all of them stays a scalar."""
+    """The columns of several jobs; what is the same in all of them stays a scalar.
+
+    Columns that jobs share as one object are laid out once, with a code for each object.
+    """
     import numpy as np
 
     from gpucalc.core.ledger import Columns
@@ -336,10 +383,28 @@ def stack(jobs: Sequence[Job]) -> Columns:
     if len(jobs) == 1:
         return Columns(jobs[0].columns)
     values: dict[str, Any] = {}
-    for name in jobs[0].columns:
-        column = np.array([job.columns[name] for job in jobs], dtype=float)
-        values[name] = column
-    return Columns(values)
+    codes: dict[str, tuple[np.ndarray, int]] = {}
+    maps = [job.columns.maps if isinstance(job.columns, ChainMap) else [job.columns] for job in jobs]
+    if len({len(parts) for parts in maps}) > 1:
+        maps = [[job.columns] for job in jobs]
+    for parts in reversed(list(zip(*maps, strict=True))):
+        distinct: dict[int, int] = {}
+        index = np.array([distinct.setdefault(id(part), len(distinct)) for part in parts])
+        one_of_each = list({id(part): part for part in parts}.values())
+        for name in dict.fromkeys(name for part in one_of_each for name in part):
+            stated = [name in part for part in one_of_each]
+            column = np.array([part.get(name, 0.0) for part in one_of_each], dtype=float)
+            codes.pop(name, None)
+            if not all(stated):  # the others have it from a map behind this one
+                values[name] = np.where(np.array(stated)[index], column[index], values[name])
+                continue
+            if (column == column[0]).all():
+                values[name] = float(column[0])
+                continue
+            values[name] = column[index]
+            if len(distinct) < len(jobs):
+                codes[name] = (index, len(distinct))
+    return Columns(values, codes)
 
 
 def evaluate_rows(
@@ -351,23 +416,20 @@ def evaluate_rows(
 
     `warned` gathers the warnings of the rows with their counts.
     """
-    results: list[dict[str, Any]] = [{} for _ in records]
-    jobs: list[Job] = []
-    places: list[int] = []
-    for place, record in enumerate(records):
-        cells, problems = parse_row(record)
-        try:
-            if problems:
-                raise UsageError(*problems)
-            jobs.append(resolve(cells, context))
-            places.append(place)
-            if warned is not None:
-                for warning in jobs[-1].remarks:
-                    warned[warning] = warned.get(warning, 0) + 1
-        except UsageError as error:
-            results[place] = {**dict.fromkeys(KINDS["training"], ""), "pred_error": "; ".join(error.problems)}
-    for place, job, row in zip(places, jobs, predict(jobs), strict=True):
-        results[place] = {**row, "pred_notes": "; ".join(job.remarks)}
+    parsed: dict[tuple[str, str], Any] = {}
+    rows = [parse_row(record, parsed) for record in records]
+    found = iter(resolve_rows([cells for cells, problems in rows if not problems], context))
+    jobs = [UsageError(*problems) if problems else next(found) for _, problems in rows]
+    predicted = iter(predict([job for job in jobs if isinstance(job, Job)]))
+    results = []
+    for job in jobs:
+        if isinstance(job, UsageError):
+            results.append({**dict.fromkeys(KINDS["training"], ""), "pred_error": "; ".join(job.problems)})
+            continue
+        results.append({**next(predicted), "pred_notes": "; ".join(job.remarks)})
+        if warned is not None:
+            for remark in job.remarks:
+                warned[remark] = warned.get(remark, 0) + 1
     return results
 
 

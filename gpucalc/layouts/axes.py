@@ -8,6 +8,7 @@ that make a layout. What a cell may hold is the column of the same name in `core
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -92,7 +93,7 @@ class Axis:
     title: str = ""
     launchers: frozenset[str] | None = frozenset()
 
-    @property
+    @functools.cached_property
     def column(self) -> Column:
         """The column of the row schema that holds it."""
         return INPUT[self.name]

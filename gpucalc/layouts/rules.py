@@ -70,7 +70,11 @@ def _parts_gpus(c: Facts) -> str:
 
 def _offered(c: Facts) -> Any:
     offered = c["offered"]
-    return True if offered is None else offered[c["schedule"]]
+    if offered is None:
+        return True
+    if isinstance(offered, list) and hasattr(c["schedule"], "dtype"):  # a list a row
+        return [row is None or row[code] for row, code in zip(offered, c["schedule"], strict=True)]
+    return offered[c["schedule"]]
 
 
 def _whole_groups(c: Facts) -> Any:
@@ -279,12 +283,24 @@ def derived(c: Facts) -> dict[str, Any]:
     }
 
 
+def codes(cells: Mapping[str, Any]) -> dict[str, int]:
+    """The number that stands for each axis of a layout."""
+    return {name: axis.code(cells.get(name)) for name, axis in AXES.items()}
+
+
+def together(rows: Sequence[Facts]) -> Facts:
+    """The facts of several layouts as arrays, for the rules to test all at once."""
+    import numpy as np
+
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    return {name: column if name == "offered" else np.array(column) for name, column in columns.items()}
+
+
 def facts(cells: Mapping[str, Any], sizes: Sizes, offered: Sequence[bool] | None = None) -> dict[str, Any]:
     """What the rules read of one layout with all its cells.
 
     offered: whether the stated software profile has each schedule, by code; None: no profile is stated. A cell
     `batch_follows` says that no global batch was stated, so that it follows from dp and micro_batch.
     """
-    codes = {name: axis.code(cells.get(name)) for name, axis in AXES.items()}
-    found = {**codes, **vars(sizes), "offered": offered, "batch_follows": bool(cells.get("batch_follows"))}
+    found = {**codes(cells), **vars(sizes), "offered": offered, "batch_follows": bool(cells.get("batch_follows"))}
     return {**found, **derived(found)}

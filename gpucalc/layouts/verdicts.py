@@ -3,21 +3,41 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from gpucalc.layouts.axes import AXES, Sizes, degree_axes, divisors
-from gpucalc.layouts.rules import Facts, Rule, derived, rules
+from gpucalc.layouts.rules import Facts, Rule, derived, rules, together
 
 
-def problems(c: Facts) -> list[str]:
-    """Why a layout cannot be: each rule that it breaks, with what would keep it."""
-    return [with_hint(rule, c) for rule in rules() if rule.refuses and not rule.holds(c)]
+@dataclass
+class Verdict:
+    """What the rules say of one layout.
+
+    problems: why it cannot be; unlisted: why the planner does not list it though it can be. Each is the sentence of a
+    rule that it breaks, with what would keep the rule.
+    """
+
+    problems: list[str] = field(default_factory=list)
+    unlisted: list[str] = field(default_factory=list)
 
 
-def unlisted(c: Facts) -> list[str]:
-    """Why the planner does not list a layout that can be: each rule that it breaks, with what would keep it."""
-    return [with_hint(rule, c) for rule in rules() if not rule.refuses and not rule.holds(c)]
+def judge(layouts: Sequence[Facts]) -> list[Verdict]:
+    """The verdict on each layout; a rule is tested on all of them at once, and only faults are put in words."""
+    found = [Verdict() for _ in layouts]
+    several = len(layouts) > 1
+    c = together(layouts) if several else layouts[0] if layouts else {}
+    for rule in rules() if layouts else ():
+        holds = rule.holds(c)
+        if several and not isinstance(holds, bool):
+            broken = [place for place, kept in enumerate(holds) if not kept]
+        else:
+            broken = [] if holds else list(range(len(layouts)))
+        for place in broken:
+            said = found[place].problems if rule.refuses else found[place].unlisted
+            said.append(with_hint(rule, layouts[place]))
+    return found
 
 
 def partial(cells: Mapping[str, Any]) -> dict[str, Any]:

@@ -30,6 +30,7 @@ def _names() -> tuple[str, ...]:
     return tuple(sorted(file.name.removesuffix(".json") for file in FOLDER.glob("*.json")))
 
 
+@lru_cache(maxsize=4096)
 def folded(name: str, between_digits: str | None = None) -> str:
     """A name without owner, case, punctuation, `Meta-` and the suffixes that do not change the shape.
 
