@@ -1,7 +1,8 @@
 """Strict schemas of the Kubernetes resources that are written: every key is known, and has its type.
 
 Written from the operators' API types: Kubeflow Trainer 8c0f5059 (TrainJob v1alpha1), the training operator v1.9.0
-(PyTorchJob), the MPI operator caa3c47f (MPIJob v2beta1), JobSet 08dfbdfd (v1alpha2), Kubernetes core/v1 and batch/v1.
+(PyTorchJob), the MPI operator caa3c47f (MPIJob v2beta1), JobSet 08dfbdfd (v1alpha2), LeaderWorkerSet 060ab4da (v1),
+Kubernetes core/v1 and batch/v1.
 """
 
 from __future__ import annotations
@@ -96,6 +97,18 @@ SPECS: dict[tuple[str, str], Any] = {
         "network": {"enableDNSHostnames": bool},
         "replicatedJobs": Required(
             [{"name": Required(dns_label), "replicas": count, "template": Required({"spec": Required(JOB)})}]
+        ),
+    },
+    ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"): {
+        "replicas": zero_or_more,
+        "startupPolicy": {"LeaderCreated", "LeaderReady"},
+        "leaderWorkerTemplate": Required(
+            {
+                "size": count,
+                "restartPolicy": {"RecreateGroupOnPodRestart", "RecreateGroupAfterStart", "None"},
+                "leaderTemplate": POD,
+                "workerTemplate": Required(POD),
+            }
         ),
     },
 }

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from typing import Any
 
 import pytest
 from cli import gpucalc, shell
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from launch_jobs import database
+from launch_jobs import database, yaml_document
+from manifest_schema import check_manifest
 
 from gpucalc.core.errors import DataError, UsageError
+from gpucalc.estimate.serving import estimate_serving
 from gpucalc.jobs.context import Context
-from gpucalc.jobs.serving import predict_serving, resolve_serving
-from gpucalc.launch import command_of, read_launch, target_named
+from gpucalc.jobs.serving import predict_serving, resolve_serving, stack_serving
+from gpucalc.launch import command_of, export, read_launch, target_named
+from gpucalc.launch.target import find
 
 LOAD = {"isl": 2048.0, "osl": 256.0}
 
@@ -133,8 +137,7 @@ def test_a_server_is_predicted() -> None:
 
 def written(engine: str, **cells: Any) -> tuple[str, tuple[str, ...]]:
     job = resolve_serving({"gpu": "h100-sxm-80gb", "framework": engine, **LOAD, **cells}, Context(database()))
-    made = command_of(job, target_named(engine))
-    return made.text, made.notes
+    return export(job, target_named(engine))
 
 
 def test_replicas_over_nodes_are_servers_of_their_own() -> None:
@@ -168,3 +171,73 @@ def test_a_presets_name_is_no_checkpoint() -> None:
     for engine in ("vllm", "sglang"):
         _, said = written(engine, model="llama-3.1-8b", n_gpus=1, tp=1)
         assert any("write the repository or folder of the checkpoint" in line for line in said)
+
+
+@pytest.mark.parametrize("source", ["vllm", "sglang", "trtllm"])
+@pytest.mark.parametrize("target", ["vllm", "sglang", "trtllm"])
+def test_the_share_of_the_memory_gives_each_engine_the_same_cache(source: str, target: str) -> None:
+    """One number means three things: it is told through the bytes of the cache."""
+    cells = {"model": "llama-3.1-70b", "gpu": "h100-sxm-80gb", "n_gpus": 4, "tp": 4, "framework": source, **LOAD}
+    job = resolve_serving({**cells, "chunk_tokens": 8192, "memory_share": 0.8}, Context(database()))
+    made = command_of(job, target_named(target))
+    share = float(re.search(r"(?:utilization|static|memory_fraction:?) ([\d.]+)", made.text)[1])
+    assert (share == 0.8) == (source == target)
+    assert any(line.startswith(f"costed as {source}") for line in made.notes) == (source != target)
+    there = resolve_serving({**job.cells, "framework": target, "memory_share": share}, Context(database()))
+    own, theirs = (float(estimate_serving(stack_serving([one]))["memory/kv-space"]) for one in (job, there))
+    assert theirs == pytest.approx(own, rel=2e-3)
+    assert theirs <= own * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("engine", "cells", "groups", "size", "gpus"),
+    [
+        ("vllm", {"model": "llama-3.1-70b", "n_gpus": 32, "tp": 8, "dp": 4}, 4, 1, 8),
+        ("vllm", {"model": "deepseek-v3", "n_gpus": 32, "tp": 16, "dp": 2, "attention_dp": 1, "precision": "fp8"},
+         2, 2, 8),
+        ("sglang", {"model": "llama-3.1-8b", "n_gpus": 8, "tp": 2, "dp": 4}, 1, 1, 8),
+        ("sglang", {"model": "llama-3.1-405b", "n_gpus": 32, "tp": 16, "dp": 2, "precision": "fp8"}, 2, 2, 8),
+    ],
+)  # fmt: skip
+def test_servers_on_a_cluster_are_groups_of_pods(
+    engine: str, cells: dict[str, Any], groups: int, size: int, gpus: int
+) -> None:
+    job = resolve_serving({"gpu": "h100-sxm-80gb", "framework": engine, **LOAD, **cells}, Context(database()))
+    text, said = export(job, target_named(engine), find("lws", ("wrap",), "--to"))
+    document = yaml_document(text)
+    check_manifest(document)
+    spec = document["spec"]
+    template = spec["leaderWorkerTemplate"]
+    assert (spec["replicas"], template["size"]) == (groups, size)
+    (container,) = template["workerTemplate"]["spec"]["containers"]
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": gpus}
+    assert groups * size * gpus == cells["n_gpus"]
+    words = container["command"][2]
+    assert ("$LWS_GROUP_SIZE" in words) == (size > 1)
+    assert ("--headless" in words) == (size > 1 and engine == "vllm")
+    assert not any("start" in line for line in said)
+    read, _ = read_launch(engine, words.partition(" $(")[0].replace("$LWS_GROUP_SIZE", str(size)))
+    assert (read["tp"], read["n_gpus"]) == (cells["tp"], size * gpus)
+
+
+def test_a_scheduler_holds_what_it_starts() -> None:
+    job = (
+        "llama-3.1-8b",
+        "--gpu",
+        "h100-sxm-80gb",
+        "--gpus",
+        "8",
+        "--layout",
+        "tp8",
+        "--set",
+        "isl=9",
+        "--set",
+        "osl=9",
+    )
+    said = gpucalc("export", *job, "--to", "lws", "--launcher", "megatron")
+    assert (said.status, "megatron trains; lws holds a server's command" in said.err) == (2, True)
+    said = gpucalc("export", *job, "--to", "sbatch", "--launcher", "vllm")
+    assert "vllm serves; sbatch holds the launch of a training framework" in said.err
+    said = gpucalc("export", *job, "--to", "sbatch", "--launcher", "verl")
+    assert "verl is started on the head of a Ray cluster" in said.err
+    assert "kind: LeaderWorkerSet" in gpucalc("export", *job, "--to", "lws").out

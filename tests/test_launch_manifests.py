@@ -16,6 +16,9 @@ from gpucalc.launch.target import all_of
 
 LAYOUT = "tp8-pp4-dp2-vpp4-mbs1-zero1-sp-selective"
 LAYOUTS = {
+    "trl": "dp64-mbs1-zero3-full",
+    "axolotl": "dp64-mbs1-zero3-full",
+    "torchtune": "dp64-mbs1-zero3-full",
     "torchtitan-flags": "dp64-mbs1-zero3-full",
     "megatron": LAYOUT,
     "nemo": LAYOUT,

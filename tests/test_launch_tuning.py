@@ -6,13 +6,17 @@ import contextlib
 from typing import Any
 
 import pytest
-from launch_jobs import database
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from launch_jobs import database, launch, refused, same_layout, text_of, yaml_document
 
 from gpucalc.core.columns import INPUT
-from gpucalc.core.errors import DataError
+from gpucalc.core.errors import DataError, UsageError
 from gpucalc.jobs.context import Context
 from gpucalc.jobs.training import predict, resolve
-from gpucalc.launch import read_launch
+from gpucalc.launch import command_of, read_launch, target_named
+from gpucalc.launch.read._settings import Settings
+from gpucalc.launch.read._settings import flat as flat_settings
 
 AXOLOTL = """
 {base_model: meta-llama/Llama-3.1-8B, datasets: [{path: DATASET, type: alpaca}], output_dir: out, adapter: lora,
@@ -126,3 +130,104 @@ def test_odd_documents_are_read_or_refused_in_words(kind: str, text: str) -> Non
     with contextlib.suppress(DataError):
         cells, _ = read_launch(kind, text, {"n_gpus": 8})
         assert set(cells) <= set(INPUT)
+
+
+FINE = {"model": "llama-3.1-8b", "gpu": "h100-sxm-80gb", "n_gpus": 8, "seq_len": 4096}
+METHODS = st.sampled_from(
+    [
+        {"precision": "bf16"},
+        {"precision": "bf16-true"},
+        {"precision": "fp16"},
+        {"precision": "bf16", "method": "lora", "lora_targets": "q+v", "lora_rank": 8},
+        {"precision": "bf16", "method": "lora"},
+        {"precision": "bf16", "method": "qlora", "lora_targets": "all"},
+        {"precision": "bf16", "method": "qlora", "quantisation": "int8", "lora_targets": "q+k+v+o"},
+    ]
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@given(
+    target=st.sampled_from(["trl", "axolotl", "torchtune"]),
+    model=st.sampled_from(["llama-3.1-8b", "qwen2.5-7b", "gemma-2-2b"]),
+    layout=st.sampled_from(
+        ["dp8-mbs1-zero3", "dp8-mbs2-zero2", "dp8-mbs1-zero0", "tp2-dp4-mbs1-zero3", "dp4-cp2-mbs1-zero3"]
+    ),
+    recompute=st.sampled_from(["none", "full"]),
+    more=METHODS,
+    optimizer=st.sampled_from(["adam", "paged-adam8bit", "sgd"]),
+    attention=st.sampled_from([None, "fa2", "yes"]),
+)
+def test_what_is_written_for_fine_tuning_reads_back_alike(
+    target: str, model: str, layout: str, recompute: str, more: dict[str, Any], optimizer: str, attention: str | None
+) -> None:
+    job = {**FINE, "model": model, "global_batch": 64, **more, "optimizer": optimizer, "recompute": recompute}
+    if attention and target != "torchtune":
+        job["flash_attention"] = attention
+    try:
+        made = launch(target, layout, job)
+        text = command_of(made, target_named(target)).text
+    except UsageError:
+        assume(False)
+        return
+    read, notes = read_launch(target, text, {"n_gpus": 8})
+    assert not any("not modelled" in note for note in notes), notes
+    same_layout(made, read)
+    ours = predict([resolve(made.cells, Context(database()))])[0]
+    theirs = predict([resolve({"gpu": FINE["gpu"], "n_gpus": 8, **read}, Context(database()))])[0]
+    for name in ("pred_step_time_s", "pred_peak_mem_gib"):
+        assert theirs[name] == pytest.approx(ours[name], rel=1e-12), (name, read)
+
+
+@pytest.mark.parametrize(
+    ("target", "layout", "more", "sentence"),
+    [
+        ("trl", "tp2-dp4-mbs1-zero3-full", {}, "data parallelism alone"),
+        ("trl", "dp8-mbs1-zero1-full", {}, "ZeRO 2 or 3"),
+        ("axolotl", "dp4-cp2-mbs2-zero3-full", {}, "use mbs1"),
+        ("axolotl", "dp8-mbs1-zero3-full", {"optimizer": "adam8bit"}, "refuses adamw_bnb_8bit"),
+        ("torchtune", "dp8-mbs1-zero3-full", {"precision": "bf16"}, "--precision bf16-true"),
+        ("torchtune", "dp8-mbs1-zero3-selective", {"precision": "bf16-true"}, "all layers or none"),
+        ("megatron", "tp2-dp4-mbs1-zero1-sp-full", {"method": "lora"}, "megatron is written for full training only"),
+    ],
+)
+def test_what_a_trainer_has_not_is_said(target: str, layout: str, more: dict[str, Any], sentence: str) -> None:
+    assert sentence in refused(target, layout, {**FINE, "global_batch": 64}, **more)
+
+
+def test_every_key_that_is_written_is_in_its_table() -> None:
+    for target in ("trl", "axolotl", "torchtune"):
+        text = text_of(target, "dp8-mbs1-zero3-full", {**FINE, "global_batch": 64}, method="qlora", precision="bf16")
+        known = Settings({}, target, target, {})
+        assert [key for key in flat_settings(yaml_document(text)) if known._entry(key) is None] == []
+
+
+TUNE = """
+model: {_component_: torchtune.models.llama3_1.lora_llama3_1_8b, lora_attn_modules: [q_proj, v_proj, output_proj],
+        apply_lora_to_mlp: True, lora_rank: 8, lora_alpha: 16, lora_dropout: 0.0}
+tokenizer: {_component_: torchtune.models.llama3.llama3_tokenizer, path: tokenizer.model, max_seq_len: 2048}
+dataset: {_component_: torchtune.datasets.alpaca_cleaned_dataset, packed: False}
+batch_size: 2
+gradient_accumulation_steps: 8
+optimizer: {_component_: torch.optim.AdamW, fused: True, lr: 3e-4}
+loss: {_component_: torchtune.modules.loss.CEWithChunkedOutputLoss}
+compile: False
+dtype: bf16
+enable_activation_checkpointing: True
+"""
+
+
+def test_torchtune() -> None:
+    cells, notes = read_launch("torchtune", TUNE, {"n_gpus": 2})
+    expected = {
+        "model": "llama-3.1-8b", "method": "lora", "lora_rank": 8, "lora_targets": "q+v+o+mlp", "seq_len": 2048,
+        "micro_batch": 2, "global_batch": 32, "zero_stage": 3, "recompute": "full", "precision": "bf16",
+        "framework": "torchtune eager", "loss_kernel": "chunked",
+    }  # fmt: skip
+    assert {name: cells.get(name) for name in expected} == expected
+    assert notes == [
+        "dataset.packed false is not modelled: faster than predicted (samples are shorter than the sequence)"
+    ]
+    with pytest.raises(DataError, match="says no shape that is known"):
+        read_launch("torchtune", TUNE.replace("lora_llama3_1_8b", "lora_llama9_8b"))
+    assert read_launch("torchtune", TUNE.replace("lora_llama3", "qlora_llama3"))[0]["quantisation"] == "nf4-dq"

@@ -37,7 +37,7 @@ def export(
     job: JobOptions,
     to: str | None = option("--to TARGET", _to_help, complete=all_targets),
     launcher: str | None = option(
-        "--launcher TARGET", "Framework inside the script of a scheduler; megatron without it.", complete=launchers
+        "--launcher TARGET", "Framework or engine inside the script of a scheduler; megatron, vllm.", complete=launchers
     ),
     kind: str | None = option("--kind KIND", "Which manifest of k8s: TrainJob, PyTorchJob, JobSet, MPIJob."),
 ) -> None:
@@ -53,7 +53,7 @@ def export(
     gpucalc plan llama-3.1-70b --gpu h100-sxm-80gb --gpus 64 --seq-len 8192 --global-batch 128 --top 1 -f csv
     | gpucalc export - --to sbatch
     """
-    from gpucalc.launch import TRAINING, target_named
+    from gpucalc.launch import fits, target_named
     from gpucalc.launch.target import Target, Wrapper, find, wrappers
 
     if to is None:
@@ -66,9 +66,9 @@ def export(
         )
     if kind is not None and not (wrapper and wrapper.kinds):
         raise UsageError(f"--kind has no meaning with --to {found.name}; it chooses the manifest of k8s")
-    target: Target = found if wrapper is None else target_named(launcher or TRAINING, "--launcher")
-    if target.starter is None and wrapper is not None:
-        raise UsageError(f"{target.name} serves; {wrapper.name} holds the launch of a training framework")
+    target: Target = found if wrapper is None else target_named(launcher or wrapper.launcher, "--launcher")
+    if wrapper is not None:
+        fits(target, wrapper)
     if target.job == "policy":
         from gpucalc.cli.tune import export_policy
 
@@ -77,7 +77,7 @@ def export(
     if target.job == "serving":
         from gpucalc.cli.serve import export_engine
 
-        export_engine(target, job)
+        export_engine(target, job, wrapper)
         return
     cells = job.laid_out("export")
 

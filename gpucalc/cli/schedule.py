@@ -37,6 +37,8 @@ def scheduler_named(flag: str, text: str) -> Wrapper:
     from gpucalc.launch.target import find
 
     found: Wrapper = find(text, ("wrap",), flag)
+    if found.job != "training":
+        raise UsageError(f"{flag} {text} starts servers; a gang is written for sbatch or k8s")
     return found
 
 
@@ -234,10 +236,10 @@ def _place(gang: Gang, state: StateOptions, context: Context, to: Wrapper | None
 
 def _script(cells: Mapping[str, Any], context: Context, wrapper: Wrapper, best: Placement) -> str:
     """A layout's launch in the script of a scheduler, bound to the nodes of a placement."""
-    from gpucalc.launch import TRAINING, export, target_named
+    from gpucalc.launch import export, target_named
     from gpucalc.launch.job import Placed, make_launch
 
-    target = target_named(TRAINING)
+    target = target_named(wrapper.launcher)
     launch = make_launch(cells, context, target.profile, target.usual)
     return export(launch, target, wrapper, placed=Placed(tuple(best.blocks), best.leaves, best.strategy))[0]
 

@@ -16,7 +16,7 @@ from gpucalc.core.errors import ExitStatus, UsageError
 
 if TYPE_CHECKING:
     from gpucalc.jobs.context import Context
-    from gpucalc.launch.target import Target
+    from gpucalc.launch.target import Target, Wrapper
     from gpucalc.questions.serve import ServeResult
 
 SHOWN = (
@@ -188,7 +188,7 @@ def serving_cells(text: dict[str, str], settings: Sequence[str], layout: str | N
     return cells
 
 
-def export_engine(target: Target, job: JobOptions) -> None:
+def export_engine(target: Target, job: JobOptions, wrapper: Wrapper | None = None) -> None:
     """Write a serving layout as the launch settings of an engine; MODEL "-" is a row of serve on standard input."""
     from gpucalc.jobs.serving import resolve_serving
     from gpucalc.jobs.serving_schema import CLUSTER_CELLS
@@ -206,7 +206,7 @@ def export_engine(target: Target, job: JobOptions) -> None:
         raise UsageError("which layout? write --layout with a label of serve, such as tp8-dp2")
     text = {name: value for name, (_, value) in stated(job).items()}
     cells = serving_cells({**base, **text}, job.settings, job.layout)
-    written, said = export(resolve_serving(cells, job.context()), target)
+    written, said = export(resolve_serving(cells, job.context()), target, wrapper)
     sys.stdout.write(written)
     sys.stdout.flush()
     to_stderr(*(f"note: {line}" for line in said))

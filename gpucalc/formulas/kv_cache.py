@@ -97,6 +97,40 @@ def cache_space_static(usable_bytes: Bytes, memory_share: Ratio, weights: Bytes)
     return np.maximum(memory_share * usable_bytes - weights, 0.0)
 
 
+@formula(symbol="u", cite="vllm", valid="share of all memory: vLLM")
+def share_of_total(
+    usable_bytes: Bytes, space: Bytes, weights: Bytes, activations: Bytes, runtime_reserve: Bytes
+) -> Ratio:
+    """The share at which `cache_space_of_total` is `space`.
+
+    >>> share_of_total(80.0, 53.0, 16.0, 2.0, 1.0)
+    0.9
+    """
+    return (space + weights + activations + runtime_reserve) / usable_bytes
+
+
+@formula(symbol="u", cite="trtllm", valid="share of the free memory: TensorRT-LLM")
+def share_of_free(
+    usable_bytes: Bytes, space: Bytes, weights: Bytes, activations: Bytes, runtime_reserve: Bytes
+) -> Ratio:
+    """The share at which `cache_space_of_free` is `space`.
+
+    >>> share_of_free(80.0, 54.0, 16.0, 2.0, 2.0)
+    0.9
+    """
+    return space / (usable_bytes - weights - activations - runtime_reserve)
+
+
+@formula(symbol="u", cite="sglang", valid="share of all memory for weights and cache alone: SGLang")
+def share_static(usable_bytes: Bytes, space: Bytes, weights: Bytes) -> Ratio:
+    """The share at which `cache_space_static` is `space`.
+
+    >>> share_static(80.0, 56.0, 16.0)
+    0.9
+    """
+    return (space + weights) / usable_bytes
+
+
 @formula(symbol="u_min", cite="gpucalc-counting", valid="one sequence of full length")
 def least_memory_share(
     usable_bytes: Bytes, weights: Bytes, activations: Bytes, runtime_reserve: Bytes, sequence_bytes: Bytes

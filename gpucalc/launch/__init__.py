@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from gpucalc.launch.policy import PolicyLaunch
     from gpucalc.launch.target import Source, Target, Wrapper
 
-TRAINING = "megatron"  # the framework inside a batch script, unless another is asked for
-
 
 def target_named(name: str, what: str = "--to") -> Target:
     """A framework or engine by its name. Raises UsageError with the nearest one."""
@@ -66,14 +64,20 @@ def export(
 
     kind: which of the scheduler's scripts; placed: the nodes that the script is bound to.
     """
-    from gpucalc.launch.job import Launch
-
     made = command_of(job, target)
     if wrapper is None:
-        return made.text, made.notes
-    if target.starter is None or not isinstance(job, Launch):
-        raise UsageError(f"{target.name} serves; {wrapper.name} holds the launch of a training framework")
-    return wrapper.write(job, made, target.starter, kind, placed), ()
+        return made.text, (*made.notes, *(made.server.alone if made.server else ()))
+    fits(target, wrapper)
+    said = made.notes if wrapper.job == "serving" else ()
+    return wrapper.write(job, made, target.starter, kind, placed), said
+
+
+def fits(target: Target, wrapper: Wrapper) -> None:
+    """Raise UsageError unless a scheduler's script can hold the launch of a target."""
+    does = {"training": "trains", "serving": "serves", "policy": "is started on the head of a Ray cluster"}
+    holds = {"training": "the launch of a training framework", "serving": "a server's command"}
+    if target.job != wrapper.job:
+        raise UsageError(f"{target.name} {does[target.job]}; {wrapper.name} holds {holds[wrapper.job]}")
 
 
 def source_named(name: str) -> Source:

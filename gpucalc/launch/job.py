@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from gpucalc.core.errors import DataError, UsageError
@@ -109,12 +110,32 @@ class Placed:
     strategy: str
 
 
+@dataclass(frozen=True)
+class Server:
+    """What one server of a serving command takes: GPUs, nodes, and how many such servers share the load.
+
+    meets: words by which its nodes find each other, with {nodes}, {rank} and {head} to be filled in; apart: words of
+    all nodes but the first; alone: what is to be done by hand where no scheduler starts the servers.
+    """
+
+    gpus: int
+    nodes: int
+    servers: int
+    meets: str = ""
+    apart: str = ""
+    alone: tuple[str, ...] = ()
+
+    def words(self, nodes: str, rank: str, head: str) -> str:
+        """The words that follow the command on each node; none on one node."""
+        return " " + self.meets.format(nodes=nodes, rank=rank, head=head) if self.nodes > 1 and self.meets else ""
+
+
 @dataclass
 class LaunchCommand:
     """What starts a job: `program` follows the starter's own options, a list of words a line.
 
     `text` is what the target prints alone; `files` (name → content) are written beside the command when a
-    batch script or a manifest holds the whole.
+    batch script or a manifest holds the whole. server: what one server of a serving engine takes.
     """
 
     text: str
@@ -123,10 +144,14 @@ class LaunchCommand:
     environment: dict[str, str] = field(default_factory=dict)
     comments: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    server: Server | None = None
 
 
 def make_launch(
-    cells: Mapping[str, Any], context: Context, profile: Profile, usual: Mapping[str, Any] | None = None
+    cells: Mapping[str, Any],
+    context: Context,
+    profile: Profile,
+    usual: Mapping[str, Any] | Callable[[Mapping[str, Any]], Mapping[str, Any]] = MappingProxyType({}),
 ) -> Launch:
     """Complete the cells of one row; `profile` (`Target.profile`) names the software where they name none.
 
@@ -138,7 +163,7 @@ def make_launch(
     """
     stated = {n: v for n, v in cells.items() if v is not None}
     framework = profile if isinstance(profile, str) else profile(stated)
-    asked = {"framework": framework, **(usual or {})} | stated
+    asked = {"framework": framework, **(usual(stated) if callable(usual) else usual)} | stated
     job = resolve(asked, context)
     problems = _problems(job.cells, job.model)
     per_node = min(job.cluster.gpus_per_node, job.cluster.n_gpus)

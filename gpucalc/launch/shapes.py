@@ -76,6 +76,8 @@ def signature(model: Model) -> tuple[Any, ...]:
 
 
 def preset_of(model: Model, known: Mapping[str, Any]) -> str | None:
-    """The preset among `known` that has the model's shape."""
+    """The preset among `known` that has the model's shape: itself, where it is one of them."""
+    if model.name in known:
+        return model.name
     own = signature(model)
     return next((preset for preset in known if _signature(preset) == own), None)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from gpucalc.core.errors import unknown
 
 if TYPE_CHECKING:
-    from gpucalc.launch.job import Launch, LaunchCommand, Placed
+    from gpucalc.launch.job import LaunchCommand, Placed
     from gpucalc.launch.starter import Starter
 
 
@@ -32,7 +32,7 @@ class Target:
     starter: how its processes are started; None where the command stands for itself (serving engines).
     job: what kind of job it takes: training (`launch.job.Launch`), serving (`jobs.serving.ServingJob`) or policy
     (`launch.policy.PolicyLaunch`).
-    usual: cells that its settings mean where a question leaves them open.
+    usual: cells that its settings mean where a question leaves them open; or a function of the stated cells.
     adapters: whether it is for fine-tuning, and takes methods other than full training.
     """
 
@@ -42,7 +42,7 @@ class Target:
     profile: str | Callable[[Mapping[str, Any]], str] = ""
     starter: Starter | None = None
     job: str = "training"
-    usual: Mapping[str, Any] = field(default_factory=dict)
+    usual: Mapping[str, Any] | Callable[[Mapping[str, Any]], Mapping[str, Any]] = field(default_factory=dict)
     adapters: bool = False
 
     @property
@@ -55,12 +55,15 @@ class Target:
 class Wrapper:
     """A scheduler whose scripts hold the launch of a target: names, the kinds of script, and the writer.
 
-    write(launch, command, starter, kind, placed) → the text; `kind` is empty or one of `kinds`.
+    write(launch, command, starter, kind, placed) → the text; `kind` is empty or one of `kinds`. job: what kind of job
+    it starts, as in `Target`; launcher: the target inside it unless another is asked for.
     """
 
     names: tuple[str, ...]
-    write: Callable[[Launch, LaunchCommand, Starter, str, Placed | None], str]
+    write: Callable[[Any, LaunchCommand, Any, str, Placed | None], str]
     kinds: tuple[str, ...] = ()
+    job: str = "training"
+    launcher: str = "megatron"
 
     @property
     def name(self) -> str:

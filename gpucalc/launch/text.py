@@ -9,6 +9,13 @@ from typing import Any
 
 from gpucalc.launch.job import Launch
 
+# vendor → the name of its devices in a pod.
+GPU_RESOURCES = {
+    "nvidia": "nvidia.com/gpu",
+    "amd": "amd.com/gpu",
+    "intel": "habana.ai/gaudi",
+    "google": "google.com/tpu",
+}
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./+-]*")
 _WORDS = {"y", "n", "yes", "no", "true", "false", "on", "off", "null", "none", "nan", "inf"}
 

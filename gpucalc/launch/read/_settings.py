@@ -243,8 +243,10 @@ class Settings:
     def _default(flag: Flag, value: Any) -> bool:
         if value == "auto":  # filled in by the program that reads the settings
             return True
-        if value in (None, False, "", [], {}) or value == "none" or value == "no":
+        if value is None or value is False or value in ("", [], {}, "none", "no"):
             return flag.default in {"", "false", "False", "none", "no", "null", "None", "not given"} or value is None
+        if isinstance(value, int | float) and not isinstance(value, bool) and not value and not flag.default:
+            return True  # a nought where nothing is the default
         return str(value).casefold() == flag.default.casefold()
 
     def finish(self, cells: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:

@@ -16,6 +16,7 @@ TABLE = "trl"
 SIGNS = frozenset({"model_name_or_path"})
 DTYPES = {"auto": "bf16", "bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 FSDP = {"full_shard": 3, "shard_grad_op": 2, "hybrid_shard": 3, "hybrid_shard_zero2": 2, "no_shard": 0}
+FSDP_CONFIG = "fsdp_config."
 ONLY_RL = ("num_generations", "max_completion_length", "use_vllm", "beta", "reward_model_path", "reward_funcs")
 
 
@@ -96,11 +97,15 @@ def _sharding(s: Settings, cells: dict[str, Any]) -> None:
         if "offload" in parts:
             cells["offload_optimizer"] = True
     elif words:
-        cells["zero_stage"] = 3
-    elif s.get("deepspeed") is not None:
+        cells["zero_stage"] = 3 if s.flag(FSDP_CONFIG + "reshard_after_forward", True) else 2
+    if words and s.flag(FSDP_CONFIG + "cpu_offload"):
+        cells["offload_optimizer"] = True
+    if words and s.flag(FSDP_CONFIG + "activation_checkpointing"):
+        cells["recompute"] = "full"
+    if not words and s.get("deepspeed") is not None:
         s.notes.append("the ZeRO stage stands in the DeepSpeed file, which is not opened: state it with zero_stage=N")
         cells["zero_stage"] = s.given.get("zero_stage")
-    else:
+    elif not words:
         cells["zero_stage"] = s.given.get("zero_stage", 0)
         if "zero_stage" not in s.given:
             s.notes.append("accelerate's file decides the sharding: DDP is taken (--set zero_stage=3 for FSDP)")

@@ -13,7 +13,7 @@ from gpucalc.core.errors import UsageError, unknown
 from gpucalc.launch.job import Launch, LaunchCommand, Placed
 from gpucalc.launch.starter import Starter
 from gpucalc.launch.target import Wrapper
-from gpucalc.launch.text import commented, job_name, yaml_text
+from gpucalc.launch.text import GPU_RESOURCES, commented, job_name, yaml_text
 
 IMAGE = "example/training:latest"
 JOBSET_JOB = "node"  # the one replicated job of a JobSet, whose name is part of its pods' addresses
@@ -115,8 +115,7 @@ def _environment(command: LaunchCommand) -> dict[str, Any]:
 
 
 def _limits(launch: Launch) -> dict[str, Any]:
-    vendors = {"amd": "amd.com/gpu", "intel": "habana.ai/gaudi", "google": "google.com/tpu"}
-    resource = vendors.get(launch.device.vendor.casefold(), "nvidia.com/gpu")
+    resource = GPU_RESOURCES.get(launch.device.vendor.casefold(), GPU_RESOURCES["nvidia"])
     return {"limits": {resource: launch.gpus_per_node}}
 
 

@@ -7,7 +7,11 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from gpucalc.jobs.serving import ServingJob
+from gpucalc.database.documents import MEMORY_RULES
+from gpucalc.estimate.serving import estimate_serving
+from gpucalc.formulas.kv_cache import share_of_free, share_of_total, share_static
+from gpucalc.jobs.serving import ServingJob, resolve_serving, stack_serving
+from gpucalc.launch.job import LaunchCommand, Server
 from gpucalc.models.model import resolve_preset
 
 PORT = 8000
@@ -61,10 +65,25 @@ def model_name(job: ServingJob) -> str:
     return str(job.cells.get("model") or job.model.name)
 
 
-def cache_problem(job: ServingJob, engine: str, words: dict[str, str]) -> list[str]:
-    """Whether an engine holds the cache in the format of the job."""
+def problems(job: ServingJob, engine: str, words: dict[str, str]) -> list[str]:
+    """What no engine can say, or this one: the format of its cache, workers apart, the share of its memory.
+
+    words: cache format → how the engine calls it.
+    """
     kind = job.cells["kv_precision"]
-    return [] if kind in words else [f"{engine} holds no cache in {kind}; it knows {', '.join(words)}"]
+    cache = [] if kind in words else [f"{engine} holds no cache in {kind}; it knows {', '.join(words)}"]
+    return cache + apart_problem(job) + share_problem(job, engine)
+
+
+def made(
+    job: ServingJob, first: list[str], options: list[list[Any]], server: Server, notes: list[str], before: str = ""
+) -> LaunchCommand:
+    """The command of a server, with the words by which its nodes meet; `before` stands above it."""
+    text = command(first, options).rstrip("\n")
+    meeting = server.words(str(server.nodes), "$NODE_RANK", "$MASTER_ADDR")
+    text += f" \\\n {meeting}\n" if meeting else "\n"
+    program = [first, *([str(word) for word in line] for line in options)]
+    return LaunchCommand(headline(job) + before + text, program, notes=tuple(notes), server=server)
 
 
 def apart_problem(job: ServingJob) -> list[str]:
@@ -74,18 +93,85 @@ def apart_problem(job: ServingJob) -> list[str]:
     return []
 
 
-def remarks(job: ServingJob, engine: str, *, several: bool, on_loading: tuple[str, ...] = ()) -> list[str]:
+def memory_share(job: ServingJob, engine: str) -> float:
+    """The share of the memory that an engine must be told to have the cache that was predicted.
+
+    One number means three things: a share of all memory (vLLM), of all memory for weights and cache alone (SGLang), of
+    what is left beside the weights (TensorRT-LLM). A job of another engine is told through the bytes of its cache.
+    """
+    if job.engine.name == engine:
+        return float(job.columns["memory_share"])
+    there = _as(job, engine)
+    ledger = estimate_serving(stack_serving([there]))
+    held = {
+        "usable_bytes": float(there.columns["usable_bytes"]),
+        "weights": float(ledger["memory/weights"]),
+        "space": float(estimate_serving(stack_serving([job]))["memory/kv-space"]),
+    }
+    rule = MEMORY_RULES[int(there.columns["memory_rule"])]
+    if rule == "static":
+        return float(share_static(**held))
+    beside = {"activations": float(ledger["memory/activations"]), "runtime_reserve": there.columns["runtime_reserve"]}
+    return float((share_of_free if rule == "free" else share_of_total)(**held, **beside))
+
+
+def _as(job: ServingJob, engine: str) -> ServingJob:
+    """The same job under another engine's constants."""
+    cells = {name: value for name, value in job.cells.items() if name != "memory_share"}
+    chunk = int(job.columns["chunk_tokens"])
+    return resolve_serving({**cells, "framework": engine, "chunk_tokens": chunk}, job.context)
+
+
+def share_problem(job: ServingJob, engine: str) -> list[str]:
+    """Whether an engine can be told to hold the cache that was predicted."""
+    share = memory_share(job, engine)
+    if share <= 1:
+        return []
+    gib = float(estimate_serving(stack_serving([job]))["memory/kv-space"]) / 2**30
+    return [
+        f"a cache of {gib:.1f} GiB, as {job.engine.name} was predicted to hold, leaves {engine} too little: state "
+        f"--set framework={engine}, or a smaller memory_share"
+    ]
+
+
+def share_text(job: ServingJob, engine: str) -> str:
+    """The share as it is written: rounded down, so that the cache is never more than predicted.
+
+    >>> _rounded(0.87654999), _rounded(0.9)
+    ('0.8765', '0.9')
+    """
+    return _rounded(memory_share(job, engine))
+
+
+def _rounded(share: float) -> str:
+    return f"{math.floor(share * 1e4 + 1e-6) / 1e4:g}"
+
+
+def share_remark(job: ServingJob, engine: str) -> list[str]:
+    """What is said where the share was converted."""
+    if job.engine.name == engine:
+        return []
+    gib = float(estimate_serving(stack_serving([job]))["memory/kv-space"]) / 2**30
+    was, there = job.engine.name, share_text(job, engine)
+    return [f"costed as {was}: {there} gives {engine} the same cache of {gib:.1f} GiB a GPU, not {was}'s share"]
+
+
+def several(job: ServingJob) -> tuple[str, ...]:
+    """What is to be done where replicas are servers of their own and the command stands alone."""
+    count = replicas(job)
+    each = job.cells["n_gpus"] // count
+    return (f"start {count} of these, each on {each} GPUs, behind a load balancer",) if count > 1 else ()
+
+
+def remarks(job: ServingJob, engine: str, *, on_loading: tuple[str, ...] = ()) -> list[str]:
     """What a person has to know beside the text.
 
-    several: replicas are servers of their own. on_loading: formats that the engine makes of a 16-bit checkpoint.
+    on_loading: formats that the engine makes of a 16-bit checkpoint.
     """
     c = job.cells
     lines = ["lengths are means: raise the longest sequence to that of the longest request"]
-    if replicas(job) > 1 and several:
-        each = c["n_gpus"] // replicas(job)
-        lines.append(f"start {replicas(job)} of these, each on {each} GPUs, behind a load balancer")
     if c["precision"] not in {"bf16", "fp16", *on_loading}:
         lines.append(f"the checkpoint must hold its weights in {c['precision']}; {engine} reads the format from it")
     if resolve_preset(model_name(job)) is not None and not Path(model_name(job)).exists():
         lines.append(f"{model_name(job)} is a preset's name: write the repository or folder of the checkpoint")
-    return lines
+    return lines + share_remark(job, engine)

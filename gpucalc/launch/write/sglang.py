@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpucalc.jobs.serving import ServingJob
-from gpucalc.launch.job import LaunchCommand
+from gpucalc.launch.job import LaunchCommand, Server
 from gpucalc.launch.target import Target
 from gpucalc.launch.write import _serving as shared
 
@@ -16,7 +16,7 @@ MOST_SEQUENCES = 4096
 
 def problems(job: ServingJob) -> list[str]:
     """Everything that SGLang cannot express, each with a way out."""
-    return shared.cache_problem(job, "sglang", CACHE_WORDS) + shared.apart_problem(job)
+    return shared.problems(job, "sglang", CACHE_WORDS)
 
 
 def start(job: ServingJob) -> LaunchCommand:
@@ -38,7 +38,7 @@ def start(job: ServingJob) -> LaunchCommand:
         ["--max-running-requests", shared.sequences(job, MOST_SEQUENCES) * c["attention_dp"]],
         # Both are counted over the attention replicas, among which it divides them.
         ["--chunked-prefill-size", int(job.columns["chunk_tokens"]) * c["attention_dp"]],
-        ["--mem-fraction-static", f"{job.columns['memory_share']:g}"],
+        ["--mem-fraction-static", shared.share_text(job, "sglang")],
         ["--kv-cache-dtype", CACHE_WORDS[c["kv_precision"]]],
     ]
     if c["precision"] in ON_LOADING:
@@ -47,14 +47,14 @@ def start(job: ServingJob) -> LaunchCommand:
         # It derives all three when none is stated, and compares what is missing with numbers when one is.
         drafts = ["--speculative-eagle-topk", 1, "--speculative-num-draft-tokens", c["draft_tokens"] + 1]
         options.append(["--speculative-algorithm", "NEXTN", "--speculative-num-steps", c["draft_tokens"], *drafts])
-    program = ["python", "-m", "sglang.launch_server"]
-    text = shared.command(program, [*options, ["--port", shared.PORT]])
-    if nodes > 1:
-        text = text.rstrip("\n")
-        text += f" \\\n  --nnodes {nodes} --node-rank $NODE_RANK --dist-init-addr $MASTER_ADDR:5000\n"
+    inside = c["dp"] if c["attention_dp"] == 1 and nodes == 1 and not spread else 1
+    each = group * c["pp"] * inside
+    meets = "--nnodes {nodes} --node-rank {rank} --dist-init-addr {head}:5000"
     several = (job.model.is_moe and c["attention_dp"] > 1) or spread
-    said = shared.remarks(job, "sglang", several=several, on_loading=tuple(ON_LOADING))
-    return LaunchCommand(shared.headline(job) + text, [program], notes=tuple(said))
+    said = shared.remarks(job, "sglang", on_loading=tuple(ON_LOADING))
+    first = ["python", "-m", "sglang.launch_server"]
+    server = Server(each, nodes, c["n_gpus"] // each, meets, alone=shared.several(job) if several else ())
+    return shared.made(job, first, [*options, ["--port", shared.PORT]], server, said)
 
 
 TARGET = Target(("sglang", "sgl"), problems, start, job="serving")

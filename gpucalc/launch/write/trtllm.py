@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpucalc.jobs.serving import ServingJob
-from gpucalc.launch.job import LaunchCommand
+from gpucalc.launch.job import LaunchCommand, Server
 from gpucalc.launch.target import Target
 from gpucalc.launch.text import yaml_text
 from gpucalc.launch.write import _serving as shared
@@ -17,13 +17,12 @@ MOST_SEQUENCES = 2048
 def problems(job: ServingJob) -> list[str]:
     """Everything that TensorRT-LLM cannot express, each with a way out."""
     c = job.cells
-    found = shared.cache_problem(job, "trtllm", CACHE_WORDS)
+    found = shared.problems(job, "trtllm", CACHE_WORDS)
     if c["attention_dp"] > 1 and c["tp"] > 1:
         found.append(
             f"trtllm runs attention data parallel on all ranks or none; write tp=1 with "
             f"attention_dp={c['tp'] * c['attention_dp']}, not tp={c['tp']} with attention_dp={c['attention_dp']}"
         )
-    found += shared.apart_problem(job)
     if c.get("draft_tokens"):
         found.append("the draft of trtllm is part of its YAML and of the model; leave draft_tokens out")
     return found
@@ -35,7 +34,7 @@ def document(job: ServingJob) -> dict[str, Any]:
     values: dict[str, Any] = {
         "kv_cache_config": {
             "dtype": CACHE_WORDS[c["kv_precision"]],
-            "free_gpu_memory_fraction": round(float(job.columns["memory_share"]), 4),
+            "free_gpu_memory_fraction": float(shared.share_text(job, "trtllm")),
         },
         "cuda_graph_config": {"enable_padding": True, "max_batch_size": shared.sequences(job, MOST_SEQUENCES)},
     }
@@ -64,11 +63,13 @@ def start(job: ServingJob) -> LaunchCommand:
     options += [["--port", shared.PORT], ["--config", "engine.yaml"]]
     program = [*(["trtllm-llmapi-launch"] if several else []), "trtllm-serve", shared.model_name(job)]
     file = "cat > engine.yaml <<'YAML'\n" + yaml_text(document(job)) + "YAML\n"
-    said = shared.remarks(job, "trtllm", several=True)
+    said = shared.remarks(job, "trtllm")
     if several:
         said.append(f"run it under mpirun or srun with {c['tp'] * c['attention_dp'] * c['pp']} ranks")
-    text = shared.headline(job) + file + shared.command(program, options)
-    return LaunchCommand(text, [program], notes=tuple(said))
+    each = c["tp"] * c["attention_dp"] * c["pp"]
+    # Its ranks are started by MPI, so that the nodes of a server need no words to meet.
+    server = Server(each, shared.nodes(job), c["n_gpus"] // each, alone=shared.several(job))
+    return shared.made(job, program, options, server, said, before=file)
 
 
 TARGET = Target(("trtllm", "tensorrt-llm", "trt-llm", "tensorrt"), problems, start, job="serving")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpucalc.jobs.serving import ServingJob
-from gpucalc.launch.job import LaunchCommand
+from gpucalc.launch.job import LaunchCommand, Server
 from gpucalc.launch.target import Target
 from gpucalc.launch.write import _serving as shared
 
@@ -17,11 +17,11 @@ MOST_SEQUENCES = 1024
 def problems(job: ServingJob) -> list[str]:
     """Everything that vLLM cannot express, each with a way out."""
     c = job.cells
-    found = shared.cache_problem(job, "vllm", CACHE_WORDS)
+    found = shared.problems(job, "vllm", CACHE_WORDS)
     group = c["tp"] * c["attention_dp"]
     if job.model.is_moe and c["ep"] not in {1, group}:
         found.append(f"vllm spreads experts over all tp·dp = {group} ranks or none; ep={c['ep']} is neither")
-    return found + shared.apart_problem(job)
+    return found
 
 
 def start(job: ServingJob) -> LaunchCommand:
@@ -42,20 +42,21 @@ def start(job: ServingJob) -> LaunchCommand:
         ["--max-model-len", shared.longest(job)],
         ["--max-num-seqs", shared.sequences(job, MOST_SEQUENCES)],
         ["--max-num-batched-tokens", int(job.columns["chunk_tokens"])],
-        ["--gpu-memory-utilization", f"{job.columns['memory_share']:g}"],
+        ["--gpu-memory-utilization", shared.share_text(job, "vllm")],
         ["--kv-cache-dtype", CACHE_WORDS[c["kv_precision"]]],
     ]
     if c["precision"] in ON_LOADING:
         options.append(["--quantization", ON_LOADING[c["precision"]]])
     if c.get("draft_tokens"):
         options.append(["--speculative-config", f'{{"method": "mtp", "num_speculative_tokens": {c["draft_tokens"]}}}'])
-    program = ["vllm", "serve", shared.model_name(job)]
-    text = shared.command(program, [*options, ["--port", shared.PORT]])
-    nodes = shared.nodes(job)
-    if nodes > 1:
-        text = text.rstrip("\n") + f" \\\n  --nnodes {nodes} --node-rank $NODE_RANK --master-addr $MASTER_ADDR\n"
-    said = shared.remarks(job, "vllm", several=grouped or spread, on_loading=tuple(ON_LOADING))
-    return LaunchCommand(shared.headline(job) + text, [program], notes=tuple(said))
+    first, each = ["vllm", "serve", shared.model_name(job)], c["tp"] * c["pp"] * parallel
+    meets = "--nnodes {nodes} --node-rank {rank} --master-addr {head}"
+    alone = shared.several(job) if grouped or spread else ()
+    if shared.nodes(job) > 1:
+        alone = (*alone, "add --headless on every node but the first")
+    server = Server(each, shared.nodes(job), c["n_gpus"] // each, meets, "--headless", alone)
+    said = shared.remarks(job, "vllm", on_loading=tuple(ON_LOADING))
+    return shared.made(job, first, [*options, ["--port", shared.PORT]], server, said)
 
 
 TARGET = Target(("vllm",), problems, start, job="serving")
