@@ -15,6 +15,7 @@ from gpucalc.database.reader import Database
 from gpucalc.estimate.farm import Farm, Score, estimate_farm
 from gpucalc.formulas import render
 from gpucalc.questions import farm as farms
+from gpucalc.validate.workloads import closed_makespan, simulated_makespan
 
 DB = Database()
 TABLE = farms.score_table(DB)
@@ -149,3 +150,39 @@ def test_the_store_bounds_a_fast_farm() -> None:
     farm = Farm({"a": 1000}, {"a": ONE}, 10_000.0, 10.0, 1.0, 0.3)
     ledger = estimate_farm(farm, store=1e9, frame_bytes=2e9)
     assert float(ledger["farm/store"]) == 20_000 > float(ledger["farm/random"])
+
+
+@pytest.mark.parametrize(
+    ("spread", "machines", "each"), [(0.3, 50, 5), (0.4, 100, 3), (0.6, 50, 5), (1.0, 4, 3), (0.0, 4, 3)]
+)
+def test_longest_first_is_that_of_a_simulation(spread: float, machines: int, each: int) -> None:
+    """I14: the work alone is a lower bound: at 3 frames a machine and a spread of 0.4 it is a ninth too short."""
+    runs = 2000 if machines == 4 else 120
+    played = simulated_makespan(machines * each, machines, max(spread, 1e-9), runs, 3, sort=True)
+    limit = 0.02 if spread <= 0.6 else 0.04
+    assert closed_makespan(machines * each, machines, spread, sort=True) == pytest.approx(played, rel=limit)
+
+
+@settings(max_examples=examples(15), deadline=None)
+@given(machines=st.integers(1, 60), each=st.integers(1, 12), spread=st.floats(0.05, 1.0))
+def test_longest_first_lies_between_the_longest_and_any_order(machines: int, each: int, spread: float) -> None:
+    farm = Farm({"any": machines}, {"any": Score(1, 1, 1, "")}, float(machines * each), 1.0, 1.0, spread)
+    ledger = estimate_farm(farm)
+    low, middle, high = (float(ledger[p]) for p in ("farm/work", "farm/longest-first", "farm/random"))
+    assert low * (1 - 1e-9) <= middle <= high * (1 + 1e-9)
+
+
+def test_scores_go_by_generation_and_the_common_cards_are_measured() -> None:
+    """I15: Turing renders more a TFLOP/s than Ampere; parts without ray-tracing cores least."""
+    table = farms.score_table(DB)
+    rates = {name: entry["value"] for name, entry in table["per_fp32_tflop"].items()}
+    assert rates["turing"] > rates["ampere"] > rates["pascal"]
+    assert rates["turing"] > rates["ada"] > rates["volta"]
+    for key in ("rtx3090-24gb", "rtx4090-24gb", "rtx5090-32gb", "rtx-a6000-48gb", "rtx-a5000-24gb", "l40s-48gb"):
+        score = farms.score_of(DB.device(key), table)
+        assert score.low == score.value == score.high
+    for key in ("rtx3080-10gb", "t4-16gb", "l40-48gb"):
+        score = farms.score_of(DB.device(key), table)
+        assert score.low < score.value < score.high
+    # An A100 has no ray-tracing cores, though its generation has.
+    assert farms.score_of(DB.device("a100-sxm-80gb"), table).value == pytest.approx(rates["none"] * 19.5, rel=0.01)

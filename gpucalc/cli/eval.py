@@ -19,6 +19,7 @@ from gpucalc.output import FORMATS
 if TYPE_CHECKING:
     from gpucalc.jobs.context import Context
 
+CLUSTER_KINDS = ("storage", "power", "run", "hpl", "hpcg", "render")
 MOST_NOTES = 8  # kinds of warning that are said of a file of rows
 Evaluator = Callable[[list[dict[str, str]]], list[dict[str, Any]]]
 
@@ -36,7 +37,8 @@ def evaluate(
     file: str = argument("[FILE|-]", "CSV, JSON lines or a JSON array.", default="-", files=True),
     kind: str = option(
         "--kind KIND",
-        "training, gemm, attention, collective, alltoall, serving or posttraining.",
+        "training, gemm, attention, collective, alltoall, serving, posttraining, storage, power, run, hpl, "
+        "hpcg or render.",
         default="training",
         choices=tuple(KINDS),
     ),
@@ -154,6 +156,10 @@ def _evaluator(kind: str, context: Context, warned: dict[str, int]) -> Evaluator
         from gpucalc.questions.tune.predict import evaluate_posttraining
 
         return lambda records: evaluate_posttraining(records, context)
+    if kind in CLUSTER_KINDS:
+        from gpucalc.questions.cluster_rows import evaluate_cluster
+
+        return lambda records: evaluate_cluster(kind, records, context)
     if kind in {"gemm", "attention"}:
         from gpucalc.questions import kernels
 

@@ -125,7 +125,7 @@ def render(
     from gpucalc.questions import farm as farms
 
     table = farms.score_table(db)
-    counts = _machines(machines.gpu, machines.gpus, db)
+    counts = farms.machines_of(machines.gpu, machines.gpus, db)
     scores = {key: farms.score_of(db.device(key), table) for key in counts}
     first = db.device_key(film.reference) if film.reference is not None else next(iter(counts))
     base = farms.score_of(db.device(first), table)
@@ -164,27 +164,6 @@ def render(
     _write(db, answer, ledger, output)
     to_stderr(*(f"note: {line}" for line in _notes(answer, farm, scores, base, first, film.tiles)))
     return ExitStatus.OK
-
-
-def _machines(gpu: str | None, gpus: str | None, db: Database) -> dict[str, int]:
-    """device → GPUs of a list such as rtx4090:300,l40s:64."""
-    if gpu is None:
-        raise UsageError("missing: --gpu rtx4090-24gb:500")
-    found: dict[str, int] = {}
-    parts = [part.strip() for part in gpu.split(",") if part.strip()]
-    for part in parts:
-        name, colon, count = part.rpartition(":")
-        if not colon:
-            name, count = part, gpus or ""
-            if gpus is None or len(parts) > 1:
-                raise UsageError(f"how many of {part}? write --gpu {part}:500")
-        elif gpus is not None:
-            raise UsageError("--gpus has no meaning beside counts in --gpu")
-        key = db.device_key(name)
-        if key in found:
-            raise UsageError(f"--gpu names {key} twice")
-        found[key] = positive_integer("--gpus" if not colon else f"--gpu {name}", count)
-    return found
 
 
 def _write(db: Database, answer: dict[str, Any], ledger: Ledger, output: OutputOptions) -> None:

@@ -215,6 +215,15 @@ def _out(name: str, description: str, heading: str, unit: str = "", scale: str =
     return Column(name, "number", description, unit=unit, heading=heading, scale=scale, decimals=decimals, minimum=0)
 
 
+def _ranged(name: str, description: str, heading: str, unit: str = "", decimals: int = 3) -> tuple[Column, ...]:
+    """A figure and the ends of its range; the unit stays the last part of the names."""
+    stem, _, last = name.rpartition("_")
+    return tuple(
+        _out(f"{stem}{end}_{last}", f"{said}{description}", f"{heading}{tag}", unit, decimals=decimals)
+        for end, said, tag in (("", "", ""), ("_low", "least: ", " low"), ("_high", "most: ", " high"))
+    )
+
+
 PREDICTED_COLUMNS = (
     Column("layout", "text", "the layout as a label", heading="layout"),
     _out("pred_step_time_s", "time of one optimizer step", "step", "s", "s"),
@@ -240,6 +249,20 @@ PREDICTED_COLUMNS = (
     _out("pred_tpot_ms", "mean time between tokens, without the first", "TPOT", "ms", decimals=2),
     _out("pred_output_tok_s_total", "output tokens per second of all GPUs", "output tok/s", decimals=0),
     _out("pred_kv_tokens", "tokens that the cache of one attention rank holds", "KV tokens", decimals=0),
+    *_ranged("pred_samples_per_s", "samples per second of all accelerators", "samples/s", decimals=1),
+    _out("pred_utilisation_pct", "of their time accelerators compute", "computing", "%", decimals=1),
+    Column("pred_limiter", "text", "what limits reading first", heading="first limit"),
+    *_ranged("pred_node_kw", "power of a node under the load", "node", "kW"),
+    _out("pred_site_mw", "power of the site", "site", "MW"),
+    _out("pred_run_kwh", "energy of a run of the stated duration", "run", "kWh"),
+    *_ranged("pred_days", "the whole run", "days", "days", decimals=2),
+    *_ranged("pred_goodput_pct", "useful share of the time", "goodput", "%", decimals=2),
+    *_ranged("pred_mtbf_h", "time between interruptions", "MTBF", "h", decimals=2),
+    _out("pred_energy_mwh", "electricity of the run", "energy", "MWh", decimals=1),
+    _out("pred_cost_usd", "GPUs of the run", "cost", "USD", decimals=0),
+    *_ranged("pred_rate_tflops", "rate of all GPUs", "rate", "TFLOP/s", decimals=1),
+    _out("pred_run_time_s", "time of a run that fills the device memory", "run time", "s", decimals=1),
+    *_ranged("pred_makespan_days", "until the last frame is done", "makespan", "days", decimals=3),
 )
 
 INPUT: dict[str, Column] = {c.name: c for c in INPUT_COLUMNS}
@@ -249,6 +272,11 @@ COLUMNS: dict[str, Column] = {c.name: c for c in (*KERNEL_COLUMNS, *INPUT_COLUMN
 _DENSE_SHAPE = "layers hidden heads kv_heads head_dim ffn_hidden vocab gated_mlp tied_embeddings"
 SHAPE = tuple(f"{_DENSE_SHAPE} experts experts_per_token expert_ffn_hidden shared_experts".split())
 MEASURED = ("measured_step_time_s", "measured_peak_mem_gib", "measured_oom")
+
+
+def _with_range(name: str) -> tuple[str, ...]:
+    return tuple(column.name for column in _ranged(name, "", ""))
+
 
 TRAINING_PREDICTIONS = tuple(c.name for c in PREDICTED_COLUMNS[1:11])
 KINDS: dict[str, tuple[str, ...]] = {
@@ -273,6 +301,15 @@ KINDS: dict[str, tuple[str, ...]] = {
         "pred_fit",
         "pred_error",
     ),
+    "storage": (*_with_range("pred_samples_per_s"), "pred_utilisation_pct", "pred_limiter", "pred_error"),
+    "power": (*_with_range("pred_node_kw"), "pred_site_mw", "pred_run_kwh", "pred_error"),
+    "run": (
+        *(n for name in ("pred_days", "pred_goodput_pct", "pred_mtbf_h") for n in _with_range(name)),
+        *("pred_energy_mwh", "pred_cost_usd", "layout", "pred_error"),
+    ),
+    "hpl": (*_with_range("pred_rate_tflops"), "pred_run_time_s", "pred_error"),
+    "hpcg": (*_with_range("pred_rate_tflops"), "pred_error"),
+    "render": (*_with_range("pred_makespan_days"), "pred_bound", "pred_error"),
 }
 
 

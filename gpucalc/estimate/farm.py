@@ -5,8 +5,10 @@ Times of the latest machine are expectations of a maximum, integrated over the s
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,10 @@ from gpucalc.formulas import render
 
 LEAST_SPREAD = 1e-3  # below it frames are equal and the shares are steps
 LONGEST = 200.0  # mean frame times up to which a maximum is integrated
+SAMPLED = 8000  # frames of all samples together
+MOST_SAMPLED = 200_000  # frames, above which the end of a queue is nothing beside it
+ROUNDS_WITHOUT_END = 60  # frames a machine, likewise
+SEED = 7
 STEPS = 14  # fixed-point steps for the time when the queue is empty
 
 
@@ -120,12 +126,55 @@ def estimate_farm(farm: Farm, *, store: float = 0.0, frame_bytes: float = 0.0, t
     queue = ledger.total("farm/queue", "farm/queue-empty", "farm/last-frames")
     # Equal machines that take turns are an upper bound, and near the truth for nearly equal frames.
     turns = _in_turns(ledger, kinds[0], frames) if len(kinds) == 1 else queue
-    makespan = ledger.add("farm/random", render.farm_makespan, queue=queue, in_turns=turns, work=work)
-    longest = min(k.mean for k in kinds) * latest_first_round(frames, max(k.spread for k in kinds))
-    ledger.add("farm/longest-first", render.longest_first_makespan, work=work, longest=longest, makespan=makespan)
+    ledger.add("farm/random", render.farm_makespan, queue=queue, in_turns=turns, work=work)
+    floor, uneven = _longest_first(kinds, frames, float(work))
+    ledger.add("farm/longest", render.longest_or_work, work="farm/work", excess=floor - float(work))
+    ledger.add(
+        "farm/longest-first",
+        render.longest_first_makespan,
+        longest="farm/longest",
+        uneven=uneven,
+        makespan="farm/random",
+    )
     if store > 0 and frame_bytes > 0:
         ledger.add("farm/store", render.store_time, frames=frames)
     return ledger
+
+
+def _longest_first(kinds: Sequence[_Kind], frames: float, work: float) -> tuple[float, float]:
+    """Longest frames first: the expected longer of the work and the longest frame, and what uneven ends add to that.
+
+    The first is an integral. The second is the mean over stratified samples of frame times, handed out in falling
+    order to the machine that is free next; subtracting each sample's own first part leaves little noise.
+    """
+    fastest, spread = min(k.mean for k in kinds), max(k.spread for k in kinds)
+    machines = sum(k.count for k in kinds)
+    if spread < LEAST_SPREAD:
+        return work, max(kinds[0].mean * float(np.ceil(frames / machines)) - work, 0.0) if len(kinds) == 1 else 0.0
+    at = work + _grid() * fastest
+    longer = -np.expm1(frames * np.log1p(-np.minimum(render.longer_share(at / fastest, spread), 1 - 1e-15)))
+    floor = work + _integral(longer, at)
+    count = round(frames)
+    if frames >= ROUNDS_WITHOUT_END * machines or not 1 <= count <= MOST_SAMPLED:
+        return floor, 0.0
+    sigma, draw = float(np.sqrt(np.log1p(spread**2))), np.random.default_rng(SEED)
+    normal = NormalDist()
+    added = []
+    for _ in range(int(min(64, max(2, -(-SAMPLED // count))))):
+        shares = (np.arange(count) + draw.random(count)) / count
+        deviates = np.array([normal.inv_cdf(min(max(p, 1e-12), 1 - 1e-12)) for p in shares])
+        times = np.exp(sigma * deviates - sigma**2 / 2)
+        added.append(_handed_out(kinds, np.sort(times)[::-1]) - max(float(times.max()) * fastest, work))
+    return floor, max(float(np.mean(added)), work - floor)
+
+
+def _handed_out(kinds: Sequence[_Kind], times: Any) -> float:
+    """When the last machine is done, of frames (in mean frame times) that go to the one that is free next."""
+    free = [(0.0, place, kind.mean) for place, kind in enumerate(k for k in kinds for _ in range(round(k.count)))]
+    for time in times.tolist():
+        at, place, mean = free[0]
+        heapq.heapreplace(free, (at + time * mean, place, mean))
+    return max(at for at, _, _ in free)
 
 
 def _in_turns(ledger: Ledger, kind: _Kind, frames: float) -> Any:

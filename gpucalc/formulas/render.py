@@ -147,14 +147,26 @@ def farm_makespan(queue: Seconds, in_turns: Seconds, work: Seconds) -> Seconds:
     return np.maximum(np.minimum(queue, in_turns), work)
 
 
-@formula(symbol="T_L", cite="graham1969", valid="times > 0")
-def longest_first_makespan(work: Seconds, longest: Seconds, makespan: Seconds) -> Seconds:
-    """Longest frames first: the work or the longest frame, whichever is more, and no longer than any order.
+@formula(symbol="E[max]", cite="graham1969", valid="excess >= 0")
+def longest_or_work(work: Seconds, excess: Seconds) -> Seconds:
+    """Expected longer of the work and the longest frame: no order of the frames is faster.
 
-    >>> float(longest_first_makespan(100.0, 80.0, 105.0)), float(longest_first_makespan(100.0, 130.0, 140.0))
-    (100.0, 130.0)
+    `excess` is the integral of the chance that the longest frame takes more than the work.
+
+    >>> float(longest_or_work(100.0, 5.0))
+    105.0
     """
-    return np.minimum(np.maximum(work, longest), makespan)
+    return work + excess
+
+
+@formula(symbol="T_L", cite="graham1969", valid="times > 0")
+def longest_first_makespan(longest: Seconds, uneven: Seconds, makespan: Seconds) -> Seconds:
+    """Longest frames first: the work or the longest frame, and what uneven ends add; no longer than any order.
+
+    >>> float(longest_first_makespan(100.0, 3.0, 105.0)), float(longest_first_makespan(130.0, 2.0, 131.0))
+    (103.0, 131.0)
+    """
+    return np.minimum(longest + uneven, makespan)
 
 
 @formula(symbol="T_B", cite="graham1969", valid="throughput > 0")

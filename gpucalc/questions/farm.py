@@ -43,12 +43,45 @@ def score_of(device: Device, table: Mapping[str, Any]) -> Score:
     if not peak or device.vendor not in {"NVIDIA", "AMD", "Intel"} or device.link.startswith(("gaudi", "tpu")):
         known = ", ".join(sorted(table["score"]))
         raise UsageError(f"{device.key} cannot render: no FP32 shaders are stated; scored devices: {known}")
-    kind = "other" if device.vendor != "NVIDIA" else "none"
-    if has_ray_tracing(device):
-        kind = "ray_tracing"
-    rate = table["per_fp32_tflop"][kind]
+    rates, generation = table["per_fp32_tflop"], device.arch.casefold()
+    if device.vendor != "NVIDIA":
+        rate = rates["other"]
+    elif has_ray_tracing(device):
+        rate = rates.get(generation, rates["ray_tracing"])
+    else:  # compute parts of a generation whose scored parts have ray-tracing cores render as those without do
+        rate = rates.get(generation, rates["none"]) if not device.architecture.ray_tracing else rates["none"]
     value, low, high = (float(rate[n]) * peak / 1e12 for n in ("value", "low", "high"))
     return Score(value, low, high, f"estimated from FP32: {rate['origin']}")
+
+
+def machines_of(gpu: str | None, gpus: str | None, db: Database) -> dict[str, int]:
+    """device → GPUs of a list such as rtx4090:300,l40s:64; `gpus` counts a single name without a number.
+
+    Raises UsageError for a list that does not say how many of each.
+    """
+    if gpu is None:
+        raise UsageError("missing: --gpu rtx4090-24gb:500")
+    found: dict[str, int] = {}
+    parts = [part.strip() for part in gpu.split(",") if part.strip()]
+    for part in parts:
+        name, colon, count = part.rpartition(":")
+        if not colon:
+            name, count = part, gpus or ""
+            if gpus is None or len(parts) > 1:
+                raise UsageError(f"how many of {part}? write --gpu {part}:500")
+        elif gpus is not None:
+            raise UsageError("--gpus has no meaning beside counts in --gpu")
+        key = db.device_key(name)
+        if key in found:
+            raise UsageError(f"--gpu names {key} twice")
+        found[key] = _count("--gpus" if not colon else f"--gpu {name}", count)
+    return found
+
+
+def _count(flag: str, text: str) -> int:
+    if not text.strip().isdigit() or int(text) < 1:
+        raise UsageError(f"{flag} is {text!r}, expected a whole number of 1 or more")
+    return int(text)
 
 
 def limited(counts: Mapping[str, int], scores: Mapping[str, Score], licences: int | None) -> dict[str, int]:
@@ -95,7 +128,8 @@ def summary(
         **{f"frame_time_s_{device}": float(ledger[f"frame/{device}/occupied"]) for device in farm.counts},
         "work_days": work / DAY,
         "makespan_days": makespan / DAY,
-        "makespan_low_days": max(work, float(ledger["farm/longest-first"]), store) / DAY,
+        "makespan_low_days": max(float(ledger["farm/longest"]), store) / DAY,
+        "makespan_high_days": max(float(ledger["farm/random"]), store) / DAY,
         "tail_pct": 100 * (queue / work - 1),
         "gpu_hours": work * used / HOUR,  # computing, retries and loading included
         "bound": "store" if store > queue else "licences" if used < all_owned else "machines",

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
+import math
 
 from gpucalc.core.errors import UsageError
-from gpucalc.core.ledger import Columns
 from gpucalc.database import defaults
-from gpucalc.database.cluster import resolve_cluster
 from gpucalc.database.reader import Database
-from gpucalc.jobs.context import Context
 from gpucalc.validate.claims.statements import DEPENDS, FALSE, TRUE, Claim, Verdict, close, factor_said
 
 HOST_LINK = 63e9  # B/s of PCIe 5, over which a state is copied to the host
@@ -47,6 +44,7 @@ def _ranged(claim: Claim, said: float, span: tuple[float, float, float], unit: s
 
 
 def _failures(claim: Claim, db: Database, path: str, *, share: bool = False) -> tuple[float, float, float]:
+    from gpucalc.core.ledger import Columns
     from gpucalc.estimate.run import estimate_failures
     from gpucalc.questions.run_scenarios import Question, failure_columns, span
 
@@ -142,6 +140,8 @@ def check_amdahl(claim: Claim, db: Database) -> Verdict:
 
 def check_node_power(claim: Claim, db: Database) -> Verdict:
     """Whether a node (or a rack) draws so much under training load."""
+    from gpucalc.database.cluster import resolve_cluster
+    from gpucalc.jobs.context import Context
     from gpucalc.questions.power import Question, is_rack, power
 
     node = db.node(str(claim.fields["node"]))
@@ -182,5 +182,5 @@ def check_training_flop(claim: Claim, db: Database) -> Verdict:
     found, said = 6.0 * model.parameters_active * tokens, float(claim.fields["flop"])
     lines = (f"6 × {model.parameters_active:,.4g} parameters × {tokens:,.4g} tokens = {found:.4g} FLOP",)
     because = f"six operations a parameter and token are {found:.3g} FLOP, without attention"
-    off = abs(np.log(said / found))
-    return Verdict(claim, TRUE if off <= np.log(1.1) else FALSE, because, lines, "chowdhery2022")
+    off = abs(math.log(said / found))
+    return Verdict(claim, TRUE if off <= math.log(1.1) else FALSE, because, lines, "chowdhery2022")
