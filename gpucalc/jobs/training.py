@@ -121,12 +121,25 @@ def _judged(draft: Job, facts: Facts, verdict: verdicts.Verdict) -> Job | UsageE
 _OF_THE_ROW = frozenset((*AXES, "global_batch", "seq_len", *MEASURED))
 
 
+class _Stated(dict[str, Any]):
+    """Cells without those of the row: reading one of them is a mistake, since other rows would get its value."""
+
+    def __missing__(self, name: str) -> Any:
+        if name in _OF_THE_ROW:
+            raise TypeError(f"{name} is a cell of the row; columns that rows share cannot depend on it")
+        raise KeyError(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The cell, or `default` where it is not stated."""
+        return self[name] if name in self or name in _OF_THE_ROW else default
+
+
 @functools.lru_cache(maxsize=4096)
 def _shared_columns(
     stated: tuple[tuple[str, Any], ...], model: Model, context: Context
 ) -> tuple[dict[str, float], ...]:
     """The columns of software, cluster, device and model: one object each for all rows that state the same."""
-    cells = dict(stated)
+    cells = _Stated(stated)
     cluster = stated_cluster(cells, context)
     software = software_columns(
         cells, model, cluster.device, _profile(cells, context), rack=cluster.domain > HGX_DOMAIN
