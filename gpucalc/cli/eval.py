@@ -17,6 +17,7 @@ from gpucalc.core.errors import DataError, UsageError
 from gpucalc.output import FORMATS
 
 if TYPE_CHECKING:
+    from gpucalc.core.rows import Rows
     from gpucalc.jobs.context import Context
 
 CLUSTER_KINDS = ("storage", "power", "run", "hpl", "hpcg", "render")
@@ -72,6 +73,8 @@ def evaluate(
     rows = read_rows(file)
     appended = KINDS[kind]
     fixed = {name: cell_text(value) for name, value in cells.items()}
+    if kind == "training":
+        rows, appended = _with_networks(rows, fixed)
     known = [name for name in dict.fromkeys([*rows.columns, *fixed]) if name not in appended] + list(appended)
     chosen = choose_columns(columns, known)
     to_stderr(*_doubts(rows.columns, kind))
@@ -89,6 +92,19 @@ def evaluate(
     if tally.failed:
         few = "row" if tally.failed == 1 else "rows"
         to_stderr(f"gpucalc: {tally.failed:,} {few} of {tally.rows:,} could not be evaluated; pred_error says why")
+
+
+def _with_networks(rows: Rows, fixed: Mapping[str, str]) -> tuple[Rows, tuple[str, ...]]:
+    """The rows, and what is appended to them, which the first of them decide."""
+    import itertools
+
+    from gpucalc.core.rows import Rows, text_record
+    from gpucalc.jobs.rows import appended_columns
+
+    blocks = iter(rows.blocks)
+    first = next(blocks, [])
+    appended = appended_columns([*rows.columns, *fixed], [text_record({**record, **fixed}) for record in first])
+    return Rows(rows.columns, itertools.chain([first] if first else [], blocks), rows.form), appended
 
 
 def _refuse(kind: str, stated: RowOptions, source: str | None) -> None:
@@ -145,9 +161,9 @@ class _Tally:
 
 def _evaluator(kind: str, context: Context, warned: dict[str, int]) -> Evaluator:
     if kind == "training":
-        from gpucalc.jobs.training import evaluate_rows
+        from gpucalc.jobs.rows import evaluate_any
 
-        return lambda records: evaluate_rows(records, context, warned)
+        return lambda records: evaluate_any(records, context, warned)
     if kind == "serving":
         from gpucalc.jobs.serving import evaluate_serving
 

@@ -26,12 +26,15 @@ from gpucalc.core.vocabulary import (
     LOSS_KERNELS,
     MEM_COUNTERS,
     METHODS,
+    MODES,
+    NETS,
+    NETWORK_PRECISIONS,
     OPTIMIZERS,
     PLACEMENTS,
-    PRECISIONS,
     QUANTISATIONS,
     RECOMPUTES,
     SCHEDULES,
+    SCOPES,
 )
 
 LARGEST = 1e15  # nothing that a cell of the schema counts comes near it
@@ -89,6 +92,43 @@ def _flag(name: str, description: str, default: str, heading: str = "") -> Colum
 def _choice(name: str, choices: Sequence[str], description: str, default: str, heading: str = "") -> Column:
     return Column(name, "choice", description, default, choices, heading=heading)
 
+
+# What states a model that is no decoder, or a question about one.
+NETWORK_COLUMNS = (
+    _choice("mode", MODES, "a training step, one forward, or the whole way to a picture or clip", "training"),
+    Column("task", "text", "what is learnt; pre-training adds the masked-language head", "not known"),
+    Column("params_m", "number", "millions of parameters", "the preset's", minimum=0),
+    Column("gmac", "number", "10^9 multiply-accumulates of one forward of one sample", "the preset's", minimum=0),
+    Column("mact", "number", "10^6 elements that one forward of one sample writes", "the preset's", minimum=0),
+    _choice("net", NETS, "kind of a net that three numbers state", "conv"),
+    Column("sample", "text", "unit of rates: image, pair, sequence, token ...", "the preset's"),
+    Column("resolution", "text", "pixels, HxW or DxHxW", "the preset's"),
+    _int("frames", "pixel frames of a clip", "the preset's, else 1"),
+    _int("effective_len", "mean length where padding is removed", "seq_len"),
+    _int("dec_len", "tokens of the decoder of an encoder-decoder", "the preset's"),
+    _int("text_tokens", "text tokens of a diffusion model or of CLIP", "the preset's"),
+    _int(
+        "images_per_sample", "images in a sample of a vision-language model", "1 with a resolution, else 0", minimum=0
+    ),
+    _int("steps", "denoising steps", "the preset's"),
+    _flag("cfg", "classifier-free guidance: two forwards a step", "the preset's"),
+    _choice("scope", SCOPES, "the whole pipeline, or the denoising steps alone", "full"),
+    _flag("latents_cached", "autoencoder and text encoder have run before the training", "yes"),
+    _flag("ema", "one more copy of the weights, averaged over steps", "no"),
+    Column("trained", "text", "the part that learns: all, denoiser, projector, llm+projector ...", "all"),
+    _int("tables", "embedding tables", "the preset's"),
+    Column("table_rows_m", "number", "millions of rows of all tables", "the preset's", minimum=0),
+    _int("embedding_dim", "width of a row", "the preset's"),
+    Column("hotness", "number", "rows that a sample looks up in all", "the preset's", minimum=0),
+    _int("ulysses", "ranks that split a sequence by heads in generation", "1"),
+    _int("ring", "ranks that pass keys and values around in generation", "1"),
+    _int("cfg_parallel", "groups that share the two forwards of guidance", "1", maximum=2),
+    _int("pipefusion", "stages of a displaced pipeline in generation", "1"),
+    _int("grad_accum", "micro-steps of one training step", "1"),
+    _flag("compile", "compiled by torch.compile or XLA", "the stack's"),
+    _flag("channels_last", "tensors in NHWC", "the stack's"),
+)
+NETWORK_INPUT = tuple(column.name for column in NETWORK_COLUMNS)
 
 INPUT_COLUMNS = (
     Column("id", "text", "name of the row", "none; carried through"),
@@ -160,7 +200,7 @@ INPUT_COLUMNS = (
     _flag("optimizer_in_backward", "each layer is updated in the backward pass and its gradients freed", "no"),
     _flag("chunked_loss", "the loss runs over chunks of tokens, so that whole logits are never held", "the profile's"),
     _choice("grad_accum_dtype", ("bf16", "fp32"), "type in which gradients are accumulated", "the profile's"),
-    _choice("precision", PRECISIONS, "type of the matrix products", "bf16; fp16 before Ampere"),
+    _choice("precision", NETWORK_PRECISIONS, "type of the matrix products", "bf16; fp16 before Ampere"),
     _choice("flash_attention", FLASH_KINDS, "attention kernel", "the profile's at software_date"),
     _flag("fused_norm", "norms fused into one pass", "the profile's"),
     _flag("fused_gate", "a gated MLP's activation and product are one kernel", "the profile's"),
@@ -186,6 +226,7 @@ INPUT_COLUMNS = (
     Column("framework", "text", "software, which selects a documented profile", "megatron-core"),
     Column("software_date", "month", "month of the software", "today"),
     _choice("mem_counter", MEM_COUNTERS, "counter that the predicted peak memory stands for", "reserved"),
+    *NETWORK_COLUMNS,
     Column("notes", "text", "what the settings of the row say that is not modelled", "none; carried through"),
     Column("measured_step_time_s", "number", "measured time of a step; read by validate", unit="s", minimum=0),
     Column("measured_peak_mem_gib", "number", "measured peak memory; read by validate", unit="GiB", minimum=0),
@@ -248,6 +289,11 @@ PREDICTED_COLUMNS = (
     _out("pred_ttft_unloaded_ms", "time to the first token of a lone request", "TTFT alone", "ms", decimals=1),
     _out("pred_tpot_ms", "mean time between tokens, without the first", "TPOT", "ms", decimals=2),
     _out("pred_output_tok_s_total", "output tokens per second of all GPUs", "output tok/s", decimals=0),
+    _out("pred_latency_s", "time of one request from prompt to picture or clip", "latency", "s", "s"),
+    _out("pred_latency_low_s", "lower end of the 80 % band", "latency low", "s", "s"),
+    _out("pred_latency_high_s", "upper end of the 80 % band", "latency high", "s", "s"),
+    _out("pred_gmac", "10^9 multiply-accumulates of one forward of one sample", "GMAC", decimals=2),
+    _out("pred_params_m", "millions of parameters", "parameters", "M", decimals=2),
     _out("pred_kv_tokens", "tokens that the cache of one attention rank holds", "KV tokens", decimals=0),
     *_ranged("pred_samples_per_s", "samples per second of all accelerators", "samples/s", decimals=1),
     _out("pred_utilisation_pct", "of their time accelerators compute", "computing", "%", decimals=1),
@@ -278,6 +324,11 @@ def _with_range(name: str) -> tuple[str, ...]:
     return tuple(column.name for column in _ranged(name, "", ""))
 
 
+# What a network's row has beside the predictions of a training row.
+NETWORK_PREDICTIONS = (
+    *("pred_samples_per_s", "pred_samples_per_s_low", "pred_samples_per_s_high"),
+    *("pred_latency_s", "pred_latency_low_s", "pred_latency_high_s", "pred_gmac", "pred_params_m", "pred_bound"),
+)
 TRAINING_PREDICTIONS = tuple(c.name for c in PREDICTED_COLUMNS[1:11])
 KINDS: dict[str, tuple[str, ...]] = {
     "training": (*TRAINING_PREDICTIONS, "pred_notes"),

@@ -221,6 +221,23 @@ TABLES: dict[str, Schema] = {
         {"rows": ERROR, "provenance": Cell(number=False, choices=PROVENANCE), "note": TEXT},
         _band,
     ),
+    "stacks": Schema(
+        {"stack": NAME, "mode": NAME, "net": NAME, "precision": NAME},
+        {
+            "product_efficiency": Cell(high=3.0),
+            "traffic_bytes": NUMBER,
+            "launch_seconds": Cell(high=1.0),
+            "step_floor": Cell(high=10.0),
+        },
+        {"provenance": _PROVENANCE, "rows": NUMBER, "fit_error": ERROR, "note": TEXT},
+    ),
+    "stack_words": Schema({"word": NAME}, {}, {"stack": NAME, "kin": TEXT}),
+    "network_bands": Schema(
+        {"family": NAME},
+        {"low": Cell(needed=True), "high": Cell(needed=True)},
+        {"rows": ERROR, "provenance": Cell(number=False, choices=PROVENANCE), "note": TEXT},
+        _band,
+    ),
     # What fits left behind: reports read these, estimates do not.
     "training_fit": Schema(
         {"profile": NAME, "constant": NAME},

@@ -1,0 +1,98 @@
+"""Time and memory of a network's layers when only its products and the elements that it writes are known.
+
+The parts add: kernels of one layer run one after the other, so that products are not hidden behind the traffic of the
+norms, activations and additions beside them.
+"""
+
+from __future__ import annotations
+
+from gpucalc.core.formula import formula
+from gpucalc.core.units import Bytes, BytesPerSecond, Count, Elements, Flop, FlopPerSecond, PerSecond, Ratio, Seconds
+
+
+@formula(symbol="t_mm", cite="gpucalc-networks", valid="2 FLOP a multiply-accumulate; samples > 0")
+def product_time(
+    macs: Flop, samples: Count, runs: Count, share: Ratio, product_efficiency: Ratio, peak: FlopPerSecond
+) -> Seconds:
+    """Time of the convolutions, linear layers and attention products of a forward pass.
+
+    `runs`: forwards of the component a sample; `share`: the part of its products that one GPU computes. Algorithms
+    that save multiplications (Winograd, FFT) let fp32 exceed the peak that the plain count has.
+
+    >>> round(product_time(4.089e9, 256.0, 1.0, 1.0, 0.5, 125e12) * 1e3, 2)  # ResNet-50, 256 images, half of a V100
+    33.5
+    """
+    return 2 * macs * samples * runs * share / (product_efficiency * peak)
+
+
+@formula(symbol="t_mem", cite="gpucalc-networks", valid="samples > 0")
+def traffic_time(
+    elements: Elements,
+    samples: Count,
+    runs: Count,
+    share: Ratio,
+    traffic_bytes: Bytes,
+    element_ratio: Ratio,
+    memory_bandwidth: BytesPerSecond,
+) -> Seconds:
+    """Time of the memory traffic of a forward pass, per element that its layers write.
+
+    traffic_bytes: bytes moved for one element of two bytes, with norms, activations and additions; a stack that fuses
+    them moves fewer. element_ratio: size of an element over two bytes.
+
+    >>> round(traffic_time(11.11e6, 256.0, 1.0, 1.0, 12.0, 1.0, 900e9) * 1e3, 1)
+    37.9
+    """
+    return elements * samples * runs * share * traffic_bytes * element_ratio / memory_bandwidth
+
+
+@formula(symbol="t_0", cite="gpucalc-networks", valid="")
+def launch_time(launches: Count, runs: Count, launch_seconds: Seconds, passes: Ratio) -> Seconds:
+    """Time in which the host starts kernels and the device does not compute yet; a captured graph has little of it.
+
+    >>> round(launch_time(314.0, 1.0, 6e-5, 1.0) * 1e3, 2)
+    18.84
+    """
+    return launches * runs * launch_seconds * passes
+
+
+@formula(symbol="M_act", cite="gpucalc-networks", valid="")
+def kept_activations(
+    elements: Elements,
+    samples: Count,
+    runs: Count,
+    share: Ratio,
+    kept_ratio: Ratio,
+    element_bytes: Bytes,
+    kept_share: Ratio,
+) -> Bytes:
+    """Activations that wait for the backward pass: kept_ratio elements for each that a layer writes.
+
+    `kept_share`: 1 where all are kept, the share that remains with recomputation, 0 where nothing learns.
+
+    >>> kept_activations(11.11e6, 256.0, 1.0, 1.0, 2.0, 2.0, 1.0) / 1e9
+    11.37664
+    """
+    return elements * samples * runs * share * kept_ratio * element_bytes * kept_share
+
+
+@formula(symbol="n_pass", cite="gpucalc-networks", valid="")
+def step_passes(state_passes: Ratio, recomputed: Ratio) -> Ratio:
+    """Forward passes that one micro-step costs: 3 of what learns, 2 of what gradients pass, 1 of what is frozen.
+
+    Recomputation adds a forward pass of what has a backward one.
+
+    >>> float(step_passes(3.0, 1.0)), float(step_passes(1.0, 1.0))
+    (4.0, 1.0)
+    """
+    return state_passes + recomputed * (state_passes > 1)
+
+
+@formula(symbol="r", cite="gpucalc-networks", valid="time > 0")
+def sample_rate(samples: Count, replicas: Count, time: Seconds) -> PerSecond:
+    """Samples a second of a whole job.
+
+    >>> sample_rate(256.0, 8.0, 0.2)
+    10240.0
+    """
+    return samples * replicas / time
