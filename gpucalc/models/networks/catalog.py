@@ -21,8 +21,8 @@ SIZES = (
     *("tables", "table_rows_m", "embedding_dim", "hotness"),
 )
 SIZED = {
-    "vit": ("resolution",),
-    "clip": ("resolution", "text_tokens"),
+    "vit": ("resolution", "seq_len"),
+    "clip": ("resolution", "text_tokens", "seq_len"),
     "bert": ("seq_len", "effective_len", "task"),
     "t5": ("seq_len", "effective_len", "dec_len"),
     "whisper": ("dec_len", "seq_len"),
@@ -113,6 +113,8 @@ def _built(name: str, stated: tuple[tuple[str, Any], ...]) -> Network:
     sizes.setdefault("text_tokens", 0)
     build = convolution.FAMILIES.get(family)
     parts = build(spec, sizes["resolution"]) if build else BUILDERS[family](spec, sizes)
+    if family in {"vit", "clip"} and int(given.get("seq_len", 0)) > parts[0].tokens:
+        raise UsageError(f"seq_len {given['seq_len']} is beyond the {parts[0].tokens:g} tokens of {name} at its resolution")
     return Network(
         name,
         str(spec["net"]),
