@@ -81,6 +81,7 @@ Ratio = Annotated[Array, Unit("")]  # a share or factor
 Flag = Annotated[Array, Unit("")]  # 0 or 1
 Watts = Annotated[Array, Unit("W", watt=1)]
 Joules = Annotated[Array, Unit("J", watt=1, second=1)]
+FlopPerJoule = Annotated[Array, Unit("FLOP/J", flop=1, watt=-1, second=-1)]
 Dollars = Annotated[Array, Unit("USD", dollar=1)]
 DollarsPerSecond = Annotated[Array, Unit("USD/s", dollar=1, second=-1)]
 DollarsPerJoule = Annotated[Array, Unit("USD/J", dollar=1, watt=-1, second=-1)]

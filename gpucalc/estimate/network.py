@@ -19,6 +19,8 @@ TRAINING, INFERENCE, GENERATION = "training", "inference", "generation"
 def estimate_network(columns: Columns, parts: Sequence[str], mode: str, *, trace: bool = False) -> Ledger:
     """All terms of rows whose networks have components of the names `parts`, in one mode."""
     ledger = Ledger(columns, trace=trace)
+    ledger.add("peak/share", convolution.sustained_share, peak="reference_peak")
+    ledger.product("peak/sustained", "peak", "peak/share")
     for part in parts:
         _forward(ledger, part)
     if mode == GENERATION:
@@ -39,7 +41,7 @@ def _forward(ledger: Ledger, part: str) -> None:
         convolution.product_time,
         macs=f"{part}.macs",
         product_efficiency=f"{part}.product_efficiency",
-        peak=f"{part}.peak",
+        peak="peak/sustained",
         **shared,
     )
     ledger.add(
@@ -85,24 +87,26 @@ def _steps(ledger: Ledger, parts: Sequence[str]) -> tuple[list[str], list[str]]:
 def _inference(ledger: Ledger, parts: Sequence[str]) -> None:
     compute, launches = _steps(ledger, parts)
     ledger.total("time/compute", *compute)
-    ledger.total("time/launch", "step_floor", *launches)
-    ledger.total("time/step", "time/compute", "time/launch")
+    ledger.total("time/launch", *launches)
+    ledger.add("time/pass", convolution.device_or_host, compute="time/compute", launch="time/launch")
+    ledger.total("time/step", "time/pass", "step_floor")
     ledger.add("metric/samples_per_s", convolution.sample_rate, samples="samples", time="time/step")
 
 
 def _training(ledger: Ledger, parts: Sequence[str]) -> None:
     compute, launches = _steps(ledger, parts)
     ledger.total("micro/compute", *compute)
-    ledger.total("micro/launch", "step_floor", *launches)
+    ledger.total("micro/launch", *launches)
+    ledger.add("micro/pass", convolution.device_or_host, compute="micro/compute", launch="micro/launch")
+    ledger.total("micro/time", "micro/pass", "step_floor")
     backward = []
     for part in parts:
         ledger.product(f"backward/{part}", f"forward/{part}/time", f"{part}.backward_passes")
         backward.append(f"backward/{part}")
     ledger.total("window/backward", *backward)
-    ledger.product("time/compute", "micro/compute", "grad_accum")
-    ledger.product("time/launch", "micro/launch", "grad_accum")
+    ledger.product("time/passes", "micro/time", "grad_accum")
     _replicas(ledger)
-    sums = ["time/compute", "time/launch", "time/dp/exposed", "time/optimizer"]
+    sums = ["time/passes", "time/dp/exposed", "time/optimizer"]
     if "table_shards" in ledger.columns:
         _exchange(ledger, parts)
         sums.append("time/exchange")
@@ -186,7 +190,10 @@ def _generation(ledger: Ledger, parts: Sequence[str]) -> None:
         passes=ONE,
     )
     _splits(ledger, denoiser)
-    ledger.total("step/forward", f"forward/{denoiser}/time", f"launch/{denoiser}", "split/time")
+    ledger.add(
+        "step/device", convolution.device_or_host, compute=f"forward/{denoiser}/time", launch=f"launch/{denoiser}"
+    )
+    ledger.total("step/forward", "step/device", "split/time")
     ledger.define("forwards", diffusion.forwards_of_step)
     ledger.add("step/displaced", diffusion.displaced_factor)
     ledger.add("time/denoising", diffusion.denoising_time, forward="step/forward", displaced="step/displaced")
@@ -202,7 +209,9 @@ def _generation(ledger: Ledger, parts: Sequence[str]) -> None:
             launch_seconds=f"{part}.launch_seconds",
             passes=ONE,
         )
-        ledger.total(f"time/{part}", f"forward/{part}/time", f"launch/{part}")
+        ledger.add(
+            f"time/{part}", convolution.device_or_host, compute=f"forward/{part}/time", launch=f"launch/{part}"
+        )
         after.append(f"time/{part}")
     ledger.total("time/latency", "time/denoising", "step_floor", *after)
     ledger.add("metric/samples_per_s", convolution.sample_rate, samples="samples", time="time/latency")

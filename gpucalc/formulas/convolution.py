@@ -6,8 +6,10 @@ norms, activations and additions beside them.
 
 from __future__ import annotations
 
+import numpy as np
+
 from gpucalc.core.formula import formula
-from gpucalc.core.units import Bytes, BytesPerSecond, Count, Elements, Flop, FlopPerSecond, PerSecond, Ratio, Seconds
+from gpucalc.core.units import Bytes, BytesPerSecond, Count, Elements, Flop, FlopPerJoule, FlopPerSecond, PerSecond, Ratio, Seconds, Watts
 
 
 @formula(symbol="t_mm", cite="gpucalc-networks", valid="2 FLOP a multiply-accumulate; samples > 0")
@@ -54,6 +56,28 @@ def launch_time(launches: Count, runs: Count, launch_seconds: Seconds, passes: R
     18.84
     """
     return launches * runs * launch_seconds * passes
+
+
+@formula(symbol="max(t, t_0)", cite="gpucalc-networks", valid="", bounds=("compute", "launch"))
+def device_or_host(compute: Seconds, launch: Seconds) -> Seconds:
+    """Time of a pass: the host starts kernels while the device still works, and the slower of the two decides.
+
+    >>> float(device_or_host(0.03, 0.02))
+    0.03
+    """
+    return np.maximum(compute, launch)
+
+
+@formula(symbol="s_P", cite="gpucalc-networks", valid="peak > 0")
+def sustained_share(peak: FlopPerSecond, tdp_watts: Watts, flop_per_joule: FlopPerJoule) -> Ratio:
+    """Share of the peak clock that the board's power sustains: its watts times what its generation computes a joule.
+
+    A board with little power for its units, such as a T4 of 70 W, does not hold the clock that its peak is quoted at.
+
+    >>> round(float(sustained_share(65.1e12, 70.0, 0.45e12)), 2), float(sustained_share(125e12, 300.0, 0.45e12))
+    (0.48, 1.0)
+    """
+    return np.minimum(1.0, tdp_watts * flop_per_joule / peak)
 
 
 @formula(symbol="M_act", cite="gpucalc-networks", valid="")

@@ -131,7 +131,7 @@ def _taking_part(network: Network, cells: Mapping[str, Any], mode: str, warnings
 def _net_of(part: Component, network: Network) -> str:
     """The kind of net whose rates a component has."""
     return {UNET: "unet", VAE: "unet", MMDIT: "dit", MLP: "recommender", EMBEDDING: "recommender"}.get(
-        part.kind, network.net if part.kind == CONV or network.net in {"vit", "encoder", "dit"} else "encoder"
+        part.kind, network.net if part.kind == CONV or network.net in {"vit", "encoder", "dit", "hierarchical"} else "encoder"
     )
 
 
@@ -290,6 +290,10 @@ def _columns(
     trained = 0.0
     columns: dict[str, float] = {
         "samples": micro,
+        "peak": peak,
+        "reference_peak": cluster.device.precision_peak(cluster.device.default_precision),
+        "tdp_watts": cluster.device.tdp_watts or math.inf,
+        "flop_per_joule": _flop_per_joule(cluster, constant),
         "grad_accum": float(full["grad_accum"]),
         "replicas": replicas,
         "inner": float(_split(full)),
@@ -324,7 +328,6 @@ def _columns(
             f"{name}.product_efficiency": own.product_efficiency,
             f"{name}.traffic_bytes": own.traffic_bytes,
             f"{name}.launch_seconds": own.launch_seconds,
-            f"{name}.peak": peak,
             f"{name}.element_ratio": 2.0 if wide else 1.0,
             f"{name}.state_passes": passes,
             f"{name}.backward_passes": max(passes - 1.0, 0.0),
@@ -354,6 +357,12 @@ def _columns(
     if mode == GENERATION:
         columns |= _generation_columns(full, network, stack, constant, splits)
     return columns
+
+
+def _flop_per_joule(cluster: Cluster, constant: Mapping[str, float]) -> float:
+    """What the generation of a device computes a joule at the clock of its peak."""
+    generation = cluster.device.architecture.lookup.casefold().replace(" ", "_").replace("-", "_")
+    return constant.get(f"flop_per_joule_{generation}", constant["flop_per_joule"])
 
 
 def _table_columns(full: Mapping[str, Any], mode: str, constant: Mapping[str, float], wide: bool) -> dict[str, float]:
@@ -489,7 +498,7 @@ def network_predictions(ledger: Ledger, jobs: Sequence[NetworkJob]) -> list[dict
         }
         if mode == TRAINING:
             flops = 6 * job.network.macs * float(rate[i])
-            row["pred_mfu_pct"] = 100 * flops / (job.columns[f"{job.parts[-1]}.peak"] * job.cluster.n_gpus)
+            row["pred_mfu_pct"] = 100 * flops / (job.columns["peak"] * job.cluster.n_gpus)
             row["pred_recompute"] = str(job.cells.get("recompute") or "none")
         if latency is not None:
             row["pred_latency_s"] = float(latency[i])
@@ -524,7 +533,10 @@ def largest_term(ledger: Ledger, job: NetworkJob, row: int) -> str:
     sums = {
         "compute": products * step,
         "memory": traffic * step + at("time/optimizer"),
-        "launch": at("time/launch") + at("launch/denoiser"),
+        "launch": max(0.0, at("micro/launch") - at("micro/compute")) * step
+        + max(0.0, at("time/launch") - at("time/compute"))
+        + max(0.0, at("launch/denoiser") - at("forward/denoiser/time"))
+        + job.columns["step_floor"] * step,
         "network": at("time/dp/exposed") + at("time/exchange") + at("time/tp") + at("split/time"),
     }
     return max(sums, key=lambda name: sums[name])
