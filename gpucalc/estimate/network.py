@@ -20,7 +20,8 @@ def estimate_network(columns: Columns, parts: Sequence[str], mode: str, *, trace
     """All terms of rows whose networks have components of the names `parts`, in one mode."""
     ledger = Ledger(columns, trace=trace)
     ledger.add("peak/share", convolution.sustained_share, peak="reference_peak")
-    ledger.product("peak/sustained", "peak", "peak/share")
+    ledger.add("peak/fed", convolution.fed_share)
+    ledger.product("peak/sustained", "peak", "peak/share", "peak/fed")
     for part in parts:
         _forward(ledger, part)
     if mode == GENERATION:
@@ -40,6 +41,7 @@ def _forward(ledger: Ledger, part: str) -> None:
         f"forward/{part}/products",
         convolution.product_time,
         macs=f"{part}.macs",
+        fast_macs=f"{part}.fast_macs",
         product_efficiency=f"{part}.product_efficiency",
         peak="peak/sustained",
         **shared,
@@ -209,9 +211,7 @@ def _generation(ledger: Ledger, parts: Sequence[str]) -> None:
             launch_seconds=f"{part}.launch_seconds",
             passes=ONE,
         )
-        ledger.add(
-            f"time/{part}", convolution.device_or_host, compute=f"forward/{part}/time", launch=f"launch/{part}"
-        )
+        ledger.add(f"time/{part}", convolution.device_or_host, compute=f"forward/{part}/time", launch=f"launch/{part}")
         after.append(f"time/{part}")
     ledger.total("time/latency", "time/denoising", "step_floor", *after)
     ledger.add("metric/samples_per_s", convolution.sample_rate, samples="samples", time="time/latency")

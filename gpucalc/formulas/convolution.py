@@ -9,22 +9,41 @@ from __future__ import annotations
 import numpy as np
 
 from gpucalc.core.formula import formula
-from gpucalc.core.units import Bytes, BytesPerSecond, Count, Elements, Flop, FlopPerJoule, FlopPerSecond, PerSecond, Ratio, Seconds, Watts
+from gpucalc.core.units import (
+    Bytes,
+    BytesPerSecond,
+    Count,
+    Elements,
+    Flop,
+    FlopPerJoule,
+    FlopPerSecond,
+    PerSecond,
+    Ratio,
+    Seconds,
+    Watts,
+)
 
 
 @formula(symbol="t_mm", cite="gpucalc-networks", valid="2 FLOP a multiply-accumulate; samples > 0")
 def product_time(
-    macs: Flop, samples: Count, runs: Count, share: Ratio, product_efficiency: Ratio, peak: FlopPerSecond
+    macs: Flop,
+    fast_macs: Flop,
+    saving: Ratio,
+    samples: Count,
+    runs: Count,
+    share: Ratio,
+    product_efficiency: Ratio,
+    peak: FlopPerSecond,
 ) -> Seconds:
     """Time of the convolutions, linear layers and attention products of a forward pass.
 
-    `runs`: forwards of the component a sample; `share`: the part of its products that one GPU computes. Algorithms
-    that save multiplications (Winograd, FFT) let fp32 exceed the peak that the plain count has.
+    `runs`: forwards of the component a sample; `share`: the part of its products that one GPU computes. Of
+    `fast_macs`, products of kernels of 3 and more at stride 1, algorithms on vector units save a share (Winograd, FFT).
 
-    >>> round(product_time(4.089e9, 256.0, 1.0, 1.0, 0.5, 125e12) * 1e3, 2)  # ResNet-50, 256 images, half of a V100
+    >>> round(product_time(4.089e9, 1.85e9, 0.0, 256.0, 1.0, 1.0, 0.5, 125e12) * 1e3, 2)  # ResNet-50, 256 images, half of a V100
     33.5
     """
-    return 2 * macs * samples * runs * share / (product_efficiency * peak)
+    return 2 * (macs - saving * fast_macs) * samples * runs * share / (product_efficiency * peak)
 
 
 @formula(symbol="t_mem", cite="gpucalc-networks", valid="samples > 0")
@@ -78,6 +97,18 @@ def sustained_share(peak: FlopPerSecond, tdp_watts: Watts, flop_per_joule: FlopP
     (0.48, 1.0)
     """
     return np.minimum(1.0, tdp_watts * flop_per_joule / peak)
+
+
+@formula(symbol="s_w", cite="gpucalc-networks", valid="unit_width, fed_width > 0")
+def fed_share(unit_width: Count, fed_width: Count) -> Ratio:
+    """Share of its multiply-adds that a compute unit's caches feed: the wider its matrix units, the smaller.
+
+    unit_width: multiply-adds of one unit in one clock; fed_width: the width of which half is fed.
+
+    >>> round(float(fed_share(1024.0, 1024.0)), 2), round(float(fed_share(256.0, 1024.0)), 2)
+    (0.5, 0.8)
+    """
+    return fed_width / (fed_width + unit_width)
 
 
 @formula(symbol="M_act", cite="gpucalc-networks", valid="")

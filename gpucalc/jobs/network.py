@@ -43,7 +43,9 @@ if TYPE_CHECKING:
 SAMPLES_OF_GPU = 256  # of a training step that states no batch
 FUSED_ATTENTION = "2023-03"  # PyTorch 2.0: attention without written scores is what a model calls by default
 UNFUSED_STACKS = ("tensorflow", "paddle", "mxnet", "jax")
+PURE_STACKS = ("tuned", "nemo", "hugectr", "jax")  # keep gradients in 16 bit; others leave them in fp32
 SEQUENCE_KINDS = ("transformer", "mmdit")  # kinds that may be split by tensors or along the sequence
+USUAL_WIDTH = 1024.0  # multiply-adds of a unit at its narrowest format, of a device of which nothing is known
 CAPACITY_SHARE = 0.96  # of the memory in total that a process can allocate
 STATE = {"adam": 8.0, "adam8bit": 2.0, "paged-adam8bit": 2.0, "sgd": 4.0, "adafactor": 0.5, "muon": 4.0}
 
@@ -131,7 +133,8 @@ def _taking_part(network: Network, cells: Mapping[str, Any], mode: str, warnings
 def _net_of(part: Component, network: Network) -> str:
     """The kind of net whose rates a component has."""
     return {UNET: "unet", VAE: "unet", MMDIT: "dit", MLP: "recommender", EMBEDDING: "recommender"}.get(
-        part.kind, network.net if part.kind == CONV or network.net in {"vit", "encoder", "dit", "hierarchical"} else "encoder"
+        part.kind,
+        network.net if part.kind == CONV or network.net in {"vit", "encoder", "dit", "hierarchical"} else "encoder",
     )
 
 
@@ -292,13 +295,15 @@ def _columns(
         "samples": micro,
         "peak": peak,
         "reference_peak": cluster.device.precision_peak(cluster.device.default_precision),
+        "unit_width": _unit_width(cluster, peak),
+        "fed_width": constant["fed_width"],
         "tdp_watts": cluster.device.tdp_watts or math.inf,
-        "flop_per_joule": _flop_per_joule(cluster, constant),
+        "flop_per_joule": _of_generation("flop_per_joule", cluster, constant),
         "grad_accum": float(full["grad_accum"]),
         "replicas": replicas,
         "inner": float(_split(full)),
         "per_server": float(cluster.gpus_per_node),
-        "memory_bandwidth": cluster.device.memory_bandwidth,
+        "memory_bandwidth": cluster.device.memory_bandwidth * _of_generation("memory_share", cluster, constant),
         "inside_bandwidth": cluster.link_bandwidth,
         "card_bandwidth": cluster.network_bandwidth_per_gpu * cluster.gpus_per_node,
         "link_share": constant["pcie_share" if pcie else "link_share"],
@@ -307,6 +312,7 @@ def _columns(
         "fixed_bytes": constant["fixed_bytes"],
         "capacity_inverse": 1 / (cluster.device.usable_bytes * CAPACITY_SHARE),
         "element_bytes": 4.0 if wide else 2.0,
+        "saving": constant["vector_saving"] if precision == "fp32" else 0.0,
         "kept_ratio": constant["kept_ratio"],
     }
     for part in network.components:
@@ -315,10 +321,12 @@ def _columns(
         main = part in network.core or part.name == network.components[0].name
         samples, cut = micro, share if main else 1.0
         learns = part.state == TRAINED and mode == TRAINING
-        passes = PASSES[part.state] if mode == TRAINING else 1.0
+        # The passes over looked-up rows are those of a whole step.
+        passes = PASSES[part.state] if mode == TRAINING and part.kind != EMBEDDING else 1.0
         kept = (constant["recomputed_share"] if recompute else 1.0) if learns else constant["alive_share"]
         columns |= {
             f"{name}.macs": part.macs,
+            f"{name}.fast_macs": part.fast_macs,
             f"{name}.elements": part.elements + part.logits * _unfused(full, stack),
             f"{name}.samples": samples,
             f"{name}.runs": part.runs,
@@ -351,7 +359,9 @@ def _columns(
     if any(part.kind == EMBEDDING for part in network.components):
         columns |= _table_columns(full, mode, constant, wide)
     if mode == TRAINING:
-        columns |= _training_columns(full, constant, trained, wide, zero, splits, weight_share)
+        columns |= _training_columns(
+            full, constant, trained, wide, stack.names[0].startswith(PURE_STACKS), zero, splits
+        )
         if splits["tp"] > 1 or splits["cp"] > 1:
             columns |= _tensor_columns(network, micro, splits, columns["element_bytes"], constant)
     if mode == GENERATION:
@@ -359,10 +369,21 @@ def _columns(
     return columns
 
 
-def _flop_per_joule(cluster: Cluster, constant: Mapping[str, float]) -> float:
-    """What the generation of a device computes a joule at the clock of its peak."""
-    generation = cluster.device.architecture.lookup.casefold().replace(" ", "_").replace("-", "_")
-    return constant.get(f"flop_per_joule_{generation}", constant["flop_per_joule"])
+def _of_generation(constant: str, cluster: Cluster, known: Mapping[str, float]) -> float:
+    """The constant of a device's generation, else of its relatives, else that of all."""
+    architecture = cluster.device.architecture
+    names = (f"{constant}_{name.casefold().replace(' ', '_')}" for name in (architecture.name, architecture.lookup))
+    return next((known[name] for name in names if name in known), known[constant])
+
+
+def _unit_width(cluster: Cluster, peak: float) -> float:
+    """Multiply-adds of one compute unit in one clock; of a device whose clock is not known, its generation's."""
+    device = cluster.device
+    if device.compute_units and device.clock_hz:
+        return peak / (2 * device.compute_units * device.clock_hz)
+    widths = device.architecture.multiply_adds or device.architecture.multiply_adds_gddr
+    best = max(device.peak.values())
+    return max(widths.values(), default=USUAL_WIDTH * best / peak) * peak / best
 
 
 def _table_columns(full: Mapping[str, Any], mode: str, constant: Mapping[str, float], wide: bool) -> dict[str, float]:
@@ -382,12 +403,12 @@ def _training_columns(
     constant: Mapping[str, float],
     trained: float,
     wide: bool,
+    pure: bool,
     zero: int,
     splits: Mapping[str, float],
-    weight_share: float,
 ) -> dict[str, float]:
     moments = STATE[str(full["optimizer"])]
-    gradient = 4.0 if wide else 2.0
+    gradient = 2.0 if pure and not wide else 4.0
     replicas = float(full["dp"])
     sharded = 1 / replicas if zero >= 1 else 1.0
     return {

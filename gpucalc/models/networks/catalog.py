@@ -114,7 +114,9 @@ def _built(name: str, stated: tuple[tuple[str, Any], ...]) -> Network:
     build = convolution.FAMILIES.get(family)
     parts = build(spec, sizes["resolution"]) if build else BUILDERS[family](spec, sizes)
     if family in {"vit", "clip"} and int(given.get("seq_len", 0)) > parts[0].tokens:
-        raise UsageError(f"seq_len {given['seq_len']} is beyond the {parts[0].tokens:g} tokens of {name} at its resolution")
+        raise UsageError(
+            f"seq_len {given['seq_len']} is beyond the {parts[0].tokens:g} tokens of {name} at its resolution"
+        )
     return Network(
         name,
         str(spec["net"]),
@@ -165,7 +167,7 @@ def restated(network: Network, numbers: Mapping[str, float]) -> Network:
         part = replace(part, parameters=max(0, round(numbers["params_m"] * 1e6) - others))
     if numbers.get("gmac") is not None:
         factor = numbers["gmac"] * 1e9 / part.macs if part.macs else 1.0
-        part = replace(part, macs=part.macs * factor, scores=part.scores * factor)
+        part = replace(part, macs=part.macs * factor, scores=part.scores * factor, fast_macs=part.fast_macs * factor)
     if numbers.get("mact") is not None:
         own = part.elements + part.logits
         factor = numbers["mact"] * 1e6 / own if own else 1.0

@@ -40,6 +40,7 @@ class Component:
     hidden: int = 0
     heads: int = 0
     blocks: int = 0
+    fast_macs: float = 0.0  # of macs: those of kernels of 3 and more at stride 1, which fp32 algorithms shorten
     looked_up: float = 0.0  # rows of tables that a sample reads
     width: int = 0  # of a row
     tables: int = 0
@@ -98,11 +99,21 @@ class Count:
     scores: float = 0.0
     logits: float = 0.0
     launches: int = 0
+    fast_macs: float = 0.0
 
     def component(self, name: str, kind: str, **more: Any) -> Component:
         """The count as a component."""
         return Component(
-            name, kind, self.parameters, self.macs, self.elements, self.scores, self.logits, self.launches, **more
+            name,
+            kind,
+            self.parameters,
+            self.macs,
+            self.elements,
+            self.scores,
+            self.logits,
+            self.launches,
+            fast_macs=self.fast_macs,
+            **more,
         )
 
     def vector(self, parameters: int) -> None:
@@ -155,7 +166,10 @@ class Count:
         for n in out:
             pixels *= n
         self.parameters += taps * inputs * outputs // groups + (outputs if bias else 0) + (2 * outputs if norm else 0)
-        self.macs += float(taps * inputs * outputs // groups * pixels)
+        macs = float(taps * inputs * outputs // groups * pixels)
+        self.macs += macs
+        if stride == 1 and groups == 1 and min(kernels) >= 3 and inputs >= 16:
+            self.fast_macs += macs
         self.elements += float(outputs * pixels)
         self.launches += 1
         return out
