@@ -15,7 +15,7 @@ class Application(Commands):
     """All commands, each the module of its name in this folder, in the order of `gpucalc --help`."""
 
     modules = (
-        *("plan", "fit", "scale", "sweep"),
+        *("plan", "fit", "scale", "sweep", "generate"),
         *("explain", "whatif", "diagnose", "comm", "roofline"),
         "export",
         *("eval", "validate", "claims"),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 
 from gpucalc.cli.commands import command
-from gpucalc.cli.job_options import JobOptions
+from gpucalc.cli.job_options import JobOptions, require
+from gpucalc.cli.networks import asks_of_network
 from gpucalc.cli.option import option
 from gpucalc.cli.output import FigureOptions, emit_document, to_stderr
 from gpucalc.cli.values import positive_integer
@@ -34,10 +35,15 @@ def explain(
     gpucalc plan llama-3.1-70b --gpu h100-sxm-80gb --gpus 64 --seq-len 8192 --global-batch 128 --top 1 -f csv
     | gpucalc explain - --depth 2
     """
-    cells = job.laid_out("explain")
+    stated = job.whole()
+    network = asks_of_network(stated)
+    cells = stated if network else job.laid_out("explain")
     context = job.context()
-
-    from gpucalc.questions.explain import explain as explained
+    if network:
+        require(cells, "gpu")
+        from gpucalc.questions.network import explain_network as explained
+    else:
+        from gpucalc.questions.explain import explain as explained
 
     found = explained(cells, context)
     to_stderr(*(f"note: {warning}" for warning in found.warnings))

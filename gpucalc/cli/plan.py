@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gpucalc.cli.commands import command
 from gpucalc.cli.job_options import JobOptions, require
 from gpucalc.cli.mixed import is_mixed, plan_mixed
+from gpucalc.cli.networks import asks_of_network, write_plan
 from gpucalc.cli.option import option
 from gpucalc.cli.output import FigureOptions, emit_document, to_stderr
 from gpucalc.cli.ranking import band, tie_marks
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from gpucalc.questions.plan import PlanResult
 
 OBJECTIVES = ("throughput", "mfu", "memory", "pareto")
+NETWORK_OBJECTIVES = {name: "throughput" for name in OBJECTIVES}  # networks are ranked by rate
 # The header of machine formats is the same for every question, feasible or not.
 COLUMNS_OUT = ("layout", *(n for n in INPUT if n != "id" and n not in MEASURED), *TRAINING_PREDICTIONS)
 _TABLE = (
@@ -71,6 +73,11 @@ def plan(
         return plan_mixed(job, output, top)
     cells = job.cells(free=True)
     context = job.context()
+    if asks_of_network(cells):
+        from gpucalc.questions.network import plan_network
+
+        require(cells, "gpu", "n_gpus")
+        return write_plan(plan_network(cells, context, NETWORK_OBJECTIVES[objective], top), output)
     require(cells, "model", "gpu", "n_gpus", "seq_len", "global_batch")
 
     from gpucalc.questions.plan import plan as search

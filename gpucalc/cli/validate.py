@@ -39,9 +39,9 @@ PLOT_FORMS = (".png", ".pdf", ".svg")
 
 def kinds() -> tuple[str, ...]:
     """All kinds of rows that can be validated."""
-    from gpucalc.validate import cluster, kernels, workloads
+    from gpucalc.validate import cluster, kernels, networks, workloads
 
-    return ("training", *kernels.KINDS, "serving", "posttraining", *cluster.KINDS, *workloads.KINDS)
+    return ("training", *kernels.KINDS, "serving", "posttraining", *cluster.KINDS, *workloads.KINDS, *networks.KINDS)
 
 
 def groupings() -> tuple[str, ...]:
@@ -127,7 +127,7 @@ def _keys(by: Sequence[str], known: Sequence[str]) -> list[str]:
 
 def _other(kind: str, files: Sequence[str], db: Database, by: Sequence[str], worst: int) -> dict[str, Any]:
     """The report on rows of another kind than training."""
-    from gpucalc.validate import cluster, kernels, posttraining, serving, workloads
+    from gpucalc.validate import cluster, kernels, networks, posttraining, serving, workloads
 
     def records(shipped: Callable[[], list[dict[str, str]]]) -> list[dict[str, str]]:
         return [row for _, part in _records(files) for row in part] if files else shipped()
@@ -141,6 +141,9 @@ def _other(kind: str, files: Sequence[str], db: Database, by: Sequence[str], wor
     if kind in workloads.KINDS:
         keys = _keys(by, workloads.KINDS[kind])
         return workloads.more_report(kind, records(lambda: workloads.shipped(kind)), db, keys, worst)
+    if kind in networks.KINDS:
+        keys = _keys(by, networks.KINDS[kind])
+        return networks.network_report(kind, records(lambda: networks.shipped(kind)), db, keys, worst)
     if kind in cluster.KINDS:
         keys = _keys(by, cluster.KINDS[kind])
         return cluster.cluster_report(kind, records(lambda: cluster.shipped(kind)), db, keys, worst)

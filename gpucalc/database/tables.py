@@ -238,6 +238,7 @@ TABLES: dict[str, Schema] = {
         {"rows": ERROR, "provenance": Cell(number=False, choices=PROVENANCE), "note": TEXT},
         _band,
     ),
+    "networks_held_out": Schema({"id": NAME}, {"ratio": Cell(needed=True)}),
     # What fits left behind: reports read these, estimates do not.
     "training_fit": Schema(
         {"profile": NAME, "constant": NAME},

@@ -40,7 +40,7 @@ def product_time(
     `runs`: forwards of the component a sample; `share`: the part of its products that one GPU computes. Of
     `fast_macs`, products of kernels of 3 and more at stride 1, algorithms on vector units save a share (Winograd, FFT).
 
-    >>> round(product_time(4.089e9, 1.85e9, 0.0, 256.0, 1.0, 1.0, 0.5, 125e12) * 1e3, 2)  # ResNet-50, 256 images, half of a V100
+    >>> round(product_time(4.089e9, 1.85e9, 0.0, 256.0, 1.0, 1.0, 0.5, 125e12) * 1e3, 2)  # ResNet-50 on a V100
     33.5
     """
     return 2 * (macs - saving * fast_macs) * samples * runs * share / (product_efficiency * peak)
