@@ -250,10 +250,9 @@ def report(rows: Sequence[Measured], ratios: Mapping[str, np.ndarray]) -> None:
     for i, row in enumerate(rows):
         kinds.setdefault((row.key[1], row.key[2], row.source), []).append(i)
     for key, places in sorted(kinds.items()):
-        said = "  ".join(
-            f"{name} {100 * (np.exp(np.median(np.abs(np.log(r[places])))) - 1):5.1f} % ({np.median(np.log(r[places])):+.2f})"
-            for name, r in ratios.items()
-        )
+        logs = {name: np.log(ratio[places]) for name, ratio in ratios.items()}
+        errors = {name: 100 * (np.exp(np.median(np.abs(log))) - 1) for name, log in logs.items()}
+        said = "  ".join(f"{name} {errors[name]:5.1f} % ({np.median(log):+.2f})" for name, log in logs.items())
         print(f"{' '.join(key):90} {len(places):5} {said}")
 
 

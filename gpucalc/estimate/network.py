@@ -48,7 +48,7 @@ def _forward(ledger: Ledger, part: str) -> None:
     )
     ledger.add(
         f"forward/{part}/traffic",
-        convolution.traffic_time,
+        convolution.element_traffic_time,
         elements=f"{part}.elements",
         traffic_bytes=f"{part}.traffic_bytes",
         element_ratio=f"{part}.element_ratio",
@@ -75,7 +75,7 @@ def _steps(ledger: Ledger, parts: Sequence[str]) -> tuple[list[str], list[str]]:
         ledger.product(f"micro/{part}", f"forward/{part}/time", f"passes/{part}")
         ledger.add(
             f"launch/{part}",
-            convolution.launch_time,
+            convolution.host_launch_time,
             launches=f"{part}.launches",
             runs=f"{part}.launch_runs",
             launch_seconds=f"{part}.launch_seconds",
@@ -92,7 +92,7 @@ def _inference(ledger: Ledger, parts: Sequence[str]) -> None:
     ledger.total("time/launch", *launches)
     ledger.add("time/pass", convolution.device_or_host, compute="time/compute", launch="time/launch")
     ledger.total("time/step", "time/pass", "step_floor")
-    ledger.add("metric/samples_per_s", convolution.sample_rate, samples="samples", time="time/step")
+    ledger.add("metric/samples_per_s", convolution.rate_of_samples, samples="samples", time="time/step")
 
 
 def _training(ledger: Ledger, parts: Sequence[str]) -> None:
@@ -125,7 +125,7 @@ def _training(ledger: Ledger, parts: Sequence[str]) -> None:
     ledger.add("time/jitter", replicas.rank_jitter, time="time/synchronous", servers="dp/servers")
     ledger.total("time/step", *sums, "time/jitter")
     ledger.product("metric/samples", "samples", "grad_accum")
-    ledger.add("metric/samples_per_s", convolution.sample_rate, samples="metric/samples", time="time/step")
+    ledger.add("metric/samples_per_s", convolution.rate_of_samples, samples="metric/samples", time="time/step")
 
 
 def _replicas(ledger: Ledger) -> None:
@@ -171,7 +171,7 @@ def _exchange(ledger: Ledger, parts: Sequence[str]) -> None:
     )
     ledger.add(
         "time/exchange",
-        embeddings.exchange_time,
+        embeddings.pooled_exchange_time,
         volume="exchange/bytes",
         shards="table_shards",
         inside="dp/inside",
@@ -185,7 +185,7 @@ def _generation(ledger: Ledger, parts: Sequence[str]) -> None:
     serial = [part for part in parts if part != denoiser]
     ledger.add(
         f"launch/{denoiser}",
-        convolution.launch_time,
+        convolution.host_launch_time,
         launches=f"{denoiser}.launches",
         runs=f"{denoiser}.launch_runs",
         launch_seconds=f"{denoiser}.launch_seconds",
@@ -205,7 +205,7 @@ def _generation(ledger: Ledger, parts: Sequence[str]) -> None:
     for part in serial:
         ledger.add(
             f"launch/{part}",
-            convolution.launch_time,
+            convolution.host_launch_time,
             launches=f"{part}.launches",
             runs=f"{part}.launch_runs",
             launch_seconds=f"{part}.launch_seconds",
@@ -214,7 +214,7 @@ def _generation(ledger: Ledger, parts: Sequence[str]) -> None:
         ledger.add(f"time/{part}", convolution.device_or_host, compute=f"forward/{part}/time", launch=f"launch/{part}")
         after.append(f"time/{part}")
     ledger.total("time/latency", "time/denoising", "step_floor", *after)
-    ledger.add("metric/samples_per_s", convolution.sample_rate, samples="samples", time="time/latency")
+    ledger.add("metric/samples_per_s", convolution.rate_of_samples, samples="samples", time="time/latency")
 
 
 def _splits(ledger: Ledger, part: str) -> None:
@@ -264,7 +264,7 @@ def _memory(ledger: Ledger, parts: Sequence[str], mode: str) -> None:
             held.append(f"memory/{part}/state")
         ledger.add(
             f"memory/{part}/activations",
-            convolution.kept_activations,
+            convolution.kept_elements,
             elements=f"{part}.elements",
             samples=f"{part}.samples",
             runs=f"{part}.runs",

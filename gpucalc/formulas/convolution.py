@@ -47,7 +47,7 @@ def product_time(
 
 
 @formula(symbol="t_mem", cite="gpucalc-networks", valid="samples > 0")
-def traffic_time(
+def element_traffic_time(
     elements: Elements,
     samples: Count,
     runs: Count,
@@ -61,17 +61,17 @@ def traffic_time(
     traffic_bytes: bytes moved for one element of two bytes, with norms, activations and additions; a stack that fuses
     them moves fewer. element_ratio: size of an element over two bytes.
 
-    >>> round(traffic_time(11.11e6, 256.0, 1.0, 1.0, 12.0, 1.0, 900e9) * 1e3, 1)
+    >>> round(element_traffic_time(11.11e6, 256.0, 1.0, 1.0, 12.0, 1.0, 900e9) * 1e3, 1)
     37.9
     """
     return elements * samples * runs * share * traffic_bytes * element_ratio / memory_bandwidth
 
 
 @formula(symbol="t_0", cite="gpucalc-networks", valid="")
-def launch_time(launches: Count, runs: Count, launch_seconds: Seconds, passes: Ratio) -> Seconds:
+def host_launch_time(launches: Count, runs: Count, launch_seconds: Seconds, passes: Ratio) -> Seconds:
     """Time in which the host starts kernels and the device does not compute yet; a captured graph has little of it.
 
-    >>> round(launch_time(314.0, 1.0, 6e-5, 1.0) * 1e3, 2)
+    >>> round(host_launch_time(314.0, 1.0, 6e-5, 1.0) * 1e3, 2)
     18.84
     """
     return launches * runs * launch_seconds * passes
@@ -112,7 +112,7 @@ def fed_share(unit_width: Count, fed_width: Count) -> Ratio:
 
 
 @formula(symbol="M_act", cite="gpucalc-networks", valid="")
-def kept_activations(
+def kept_elements(
     elements: Elements,
     samples: Count,
     runs: Count,
@@ -125,7 +125,7 @@ def kept_activations(
 
     `kept_share`: 1 where all are kept, the share that remains with recomputation, 0 where nothing learns.
 
-    >>> kept_activations(11.11e6, 256.0, 1.0, 1.0, 2.0, 2.0, 1.0) / 1e9
+    >>> kept_elements(11.11e6, 256.0, 1.0, 1.0, 2.0, 2.0, 1.0) / 1e9
     11.37664
     """
     return elements * samples * runs * share * kept_ratio * element_bytes * kept_share
@@ -144,10 +144,10 @@ def step_passes(state_passes: Ratio, recomputed: Ratio) -> Ratio:
 
 
 @formula(symbol="r", cite="gpucalc-networks", valid="time > 0")
-def sample_rate(samples: Count, replicas: Count, time: Seconds) -> PerSecond:
+def rate_of_samples(samples: Count, replicas: Count, time: Seconds) -> PerSecond:
     """Samples a second of a whole job.
 
-    >>> sample_rate(256.0, 8.0, 0.2)
+    >>> rate_of_samples(256.0, 8.0, 0.2)
     10240.0
     """
     return samples * replicas / time

@@ -38,7 +38,7 @@ def exchange_bytes(tables: Count, width: Elements, samples: Count, exchange_byte
 
 
 @formula(symbol="t_a2a", cite="gpucalc-networks", valid="")
-def exchange_time(
+def pooled_exchange_time(
     volume: Bytes,
     directions: Count,
     inside_bandwidth: BytesPerSecond,
@@ -49,7 +49,7 @@ def exchange_time(
 ) -> Seconds:
     """Time of the all-to-alls: the share inside the domain over its links beside that which leaves it over the card.
 
-    >>> round(float(exchange_time(40e6, 2.0, 450e9, 50e9, 8.0, 8.0, 0.6)) * 1e3, 3)
+    >>> round(float(pooled_exchange_time(40e6, 2.0, 450e9, 50e9, 8.0, 8.0, 0.6)) * 1e3, 3)
     0.296
     """
     leaving = np.maximum(shards - inside, 0) / np.maximum(shards - 1, 1)

@@ -238,7 +238,7 @@ def scale_network(cells: Mapping[str, Any], context: Context, counts: Sequence[i
 
     A stated global batch is divided (strong scaling); without one each replica keeps its own (weak scaling).
     """
-    rows = []
+    rows: list[dict[str, Any]] = []
     for count in counts:
         found = plan_network({**cells, "n_gpus": count}, context, "throughput", 1)
         if found.rows:
