@@ -289,6 +289,8 @@ PREDICTED_COLUMNS = (
     _out("pred_ttft_unloaded_ms", "time to the first token of a lone request", "TTFT alone", "ms", decimals=1),
     _out("pred_tpot_ms", "mean time between tokens, without the first", "TPOT", "ms", decimals=2),
     _out("pred_output_tok_s_total", "output tokens per second of all GPUs", "output tok/s", decimals=0),
+    _out("pred_samples_per_s_low", "lower end of the 80 % band", "low", decimals=1),
+    _out("pred_samples_per_s_high", "upper end of the 80 % band", "high", decimals=1),
     _out("pred_latency_s", "time of one request from prompt to picture or clip", "latency", "s", "s"),
     _out("pred_latency_low_s", "lower end of the 80 % band", "latency low", "s", "s"),
     _out("pred_latency_high_s", "upper end of the 80 % band", "latency high", "s", "s"),
