@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from gpucalc.core.errors import DataError
 from gpucalc.models.blueprint import count_parts
 from gpucalc.models.model import load_model, model_from_config, preset_names
 from gpucalc.models.presets import preset_config
@@ -135,3 +136,53 @@ def test_mtp_is_apart() -> None:
     with_mtp = model_from_config(config, "qwen3-next")
     assert with_mtp.parameters_total == model.parameters_total
     assert with_mtp.mtp_parameters == pytest.approx(1.65e9, rel=0.01)
+
+
+# Elements of the state of a sequence, from the shapes of the modules: recurrent (fp32), convolution (16 bit).
+STATES = {
+    "granite-4.0-h-small": (36 * 128 * 64 * 128, 1_216_512),
+    "bamba-9b": (29 * 128 * 64 * 128, 979_968),
+    "lfm2-8b-a1b": (0, 18 * 2048 * 3),
+    "zamba2-2.7b": (54 * 80 * 64 * 64, 1_133_568),
+    "falcon-h1-0.5b": (36 * 24 * 64 * 128, 258_048),
+    "kimi-linear-48b-a3b": (20 * 32 * 128 * 128, 983_040),
+    "ling-3.0-flash": (35 * 32 * 128 * 128, 1_720_320),
+    "rwkv7-1.5b": (24 * 32 * 64 * 64, 24 * 2 * 2048),
+}
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_states_of_hybrids(name: str) -> None:
+    recurrent, convolution = STATES[name]
+    assert load_model(name).state_bytes_per_sequence == 4 * recurrent + 2 * convolution
+
+
+@pytest.mark.parametrize(
+    ("label", "preset"),
+    [
+        ("zai-org/GLM-4.6", "glm-4.5"),
+        ("deepseek-ai/DeepSeek-V3.1", "deepseek-v3"),
+        ("moonshotai/Kimi-K2.6", "kimi-k2.5"),
+        ("Qwen/Qwen3.6-35B-A3B", "qwen3.5-35b-a3b"),
+        ("LiquidAI/LFM2-8B-A1B", "lfm2-8b-a1b"),
+        ("tencent/Hunyuan-A13B-Instruct", "hunyuan-a13b"),
+    ],
+)
+def test_labels_of_known_shapes(label: str, preset: str) -> None:
+    assert load_model(label).name == preset
+
+
+def test_what_a_newer_configuration_lacks_is_said() -> None:
+    config = preset_config("step-3.5-flash")
+    with pytest.raises(DataError, match="moe_layers_enum"):
+        model_from_config({**config, "moe_layers_enum": "3,x"}, "odd")
+    config = preset_config("deepseek-v4-flash")
+    with pytest.raises(DataError, match="compress_ratios"):
+        model_from_config({**config, "compress_ratios": [4]}, "odd")
+    with pytest.raises(DataError, match="known are 0, 4 and 128"):
+        model_from_config({**config, "compress_ratios": [8] * 44}, "odd")
+    with pytest.raises(DataError, match="the file has the sizes width, depth and the parts block"):
+        model_from_config({"model_type": "novel", "width": 512, "depth": 12, "block": {"a": 1}}, "odd")
+    lacking = {"architectures": ["LlamaForCausalLM"], "dim": 512, "num_hidden_layers": 2, "num_attention_heads": 8}
+    with pytest.raises(DataError, match="the file has the sizes dim, num_hidden_layers"):
+        model_from_config(lacking, "odd")

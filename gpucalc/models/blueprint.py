@@ -18,19 +18,20 @@ NO_WEIGHTS = Weights()
 
 @dataclass(frozen=True)
 class LinearMixer:
-    """A mixer with a constant state per sequence: `kind` is mamba1, mamba2, delta or rwkv."""
+    """A mixer with a constant state per sequence: `kind` is mamba1, mamba2, delta, kda, conv, rwkv or rwkv7."""
 
     kind: str
-    inner: int = 0  # mamba1, rwkv: width of the inner stream
-    state: int = 0  # mamba: state size per channel; rwkv: width of the channel mixing
+    inner: int = 0  # mamba1, rwkv, conv: width of the inner stream; rwkv7: width of the channel mixing
+    state: int = 0  # mamba: state size per channel; rwkv: width of the channel mixing; rwkv7: rank of the rate
     conv: int = 4
-    dt_rank: int = 0
+    dt_rank: int = 0  # kda: rank of decay and gate, 0 is full; rwkv7: rank of the decay
     inner_norms: bool = False
-    heads: int = 0  # mamba2: heads; delta: value heads
-    head_dim: int = 0  # mamba2: head size; delta: value head size
-    groups: int = 0  # mamba2: groups; delta: key heads
-    key_dim: int = 0
+    heads: int = 0  # mamba2, kda, rwkv7: heads; delta: value heads
+    head_dim: int = 0  # mamba2, kda, rwkv7: head size; delta: value head size
+    groups: int = 0  # mamba2: groups; delta: key heads; rwkv7: rank of the values' mixing
+    key_dim: int = 0  # rwkv7: rank of the gate
     bias: bool = False
+    plain: bool = False  # mamba2 without its gated norm
 
     def weights(self, hidden: int) -> Weights:
         """Parameters of one mixer."""
@@ -39,7 +40,14 @@ class LinearMixer:
                 hidden, self.inner, self.state, self.conv, self.dt_rank, inner_norms=self.inner_norms, bias=self.bias
             )
         if self.kind == "mamba2":
-            return parts.mamba2(hidden, self.heads, self.head_dim, self.state, self.groups, self.conv, self.bias)
+            sizes = (self.heads, self.head_dim, self.state, self.groups, self.conv, self.bias)
+            return parts.mamba2(hidden, *sizes, gated_norm=not self.plain)
+        if self.kind == "kda":
+            return parts.channel_delta_net(hidden, self.heads, self.head_dim, self.conv, self.dt_rank)
+        if self.kind == "conv":
+            return parts.short_convolution(hidden, self.conv, self.bias)
+        if self.kind == "rwkv7":
+            return parts.rwkv7(hidden, self.inner, self.dt_rank, self.state, self.groups, self.key_dim)
         if self.kind == "rwkv":
             return parts.rwkv(hidden, self.inner, self.state)
         return parts.gated_delta_net(hidden, self.groups, self.heads, self.key_dim, self.head_dim, self.conv)
@@ -55,6 +63,12 @@ class LinearMixer:
         elif self.kind == "mamba2":
             channels = self.heads * self.head_dim + 2 * self.groups * self.state
             recurrent = self.heads * self.head_dim * self.state
+        elif self.kind == "kda":
+            channels, recurrent = 3 * self.heads * self.head_dim, self.heads * self.head_dim * self.head_dim
+        elif self.kind == "conv":
+            channels, recurrent = self.inner, 0
+        elif self.kind == "rwkv7":  # two shifted inputs in 16 bit, a matrix a head in fp32
+            return 2 * 2 * self.heads * self.head_dim + 4 * self.heads * self.head_dim * self.head_dim
         elif self.kind == "rwkv":  # two shifted inputs in 16 bit, three accumulators in fp32
             return 2 * 2 * self.inner + 3 * 4 * self.inner
         else:
@@ -97,8 +111,16 @@ class Blueprint:
     index_dim: int = 0
     global_kv_heads: int = 0  # full layers of models whose full and windowed layers differ in shape
     global_head_dim: int = 0
+    global_v_head_dim: int = 0  # 0 = global_head_dim
     global_value_is_key: bool = False
+    window_heads: int = 0  # query heads of windowed layers, where they are others than the full layers'
+    window_sinks: bool = False
+    index_layers: int = 0  # layers with an indexer of their own, counted in `extra`; 0 = all
     linear: LinearMixer | None = None
+    linear_beside: bool = False  # the linear mixer stands beside the attention, on attention layers too
+    attention_weights: Weights | None = None  # of a layer whose attention is of no known form
+    cache_elements: float = 0.0  # a token's in all layers, where the cache is of no known form
+    shared_cache_layers: int = 0  # last layers that use the keys and values of earlier ones
     # feed-forward
     mlp_bias: bool = False
     experts: int = 0
@@ -177,6 +199,8 @@ def _norms_of_heads(b: Blueprint, kv_heads: int, head_dim: int) -> Weights:
 
 
 def _attention(b: Blueprint, layer: str) -> Weights:
+    if b.attention_weights is not None:
+        return b.attention_weights
     if b.kv_lora_rank:
         weights = parts.latent_attention(
             b.hidden,
@@ -188,23 +212,37 @@ def _attention(b: Blueprint, layer: str) -> Weights:
             b.value_dim,
             b.qkv_bias,
         )
-        if b.index_heads:
+        if b.index_heads and not b.index_layers:
             weights = weights.plus(parts.sparse_indexer(b.hidden, b.q_lora_rank, b.index_heads, b.index_dim))
         return weights
     other = layer == FULL and b.global_head_dim > 0
     kv_heads = b.global_kv_heads if other else b.kv_heads
     head_dim = b.global_head_dim if other else b.head_dim
+    heads = (b.window_heads or b.heads) if layer == WINDOW else b.heads
+    sinks = b.sinks or (b.window_sinks and layer == WINDOW)
     return parts.attention(
         b.hidden,
-        b.heads,
+        heads,
         kv_heads,
         head_dim,
-        head_dim if other else b.value_dim,
+        (b.global_v_head_dim or head_dim) if other else b.value_dim,
         qkv_bias=b.qkv_bias,
         out_bias=b.out_bias,
         output_gate=b.output_gate,
         value_is_key=b.global_value_is_key and other,
-    ).plus(_norms_of_heads(b, kv_heads, head_dim), Weights(0, b.heads if b.sinks else 0))
+    ).plus(_norms_of_heads(b, kv_heads, head_dim), Weights(0, heads if sinks else 0))
+
+
+def without_cache(b: Blueprint) -> Weights:
+    """What the last layers lack that use the keys and values of earlier ones: their projections, and the keys' norm."""
+    found = Weights()
+    for layer in b.mixers[b.layers - b.shared_cache_layers :] if b.shared_cache_layers else ():
+        other = layer == FULL and b.global_head_dim > 0
+        heads, size = (b.global_kv_heads, b.global_head_dim) if other else (b.kv_heads, b.head_dim)
+        both = 1 if other and b.global_value_is_key else 2
+        found = found.plus(parts.linear(b.hidden, heads * size, b.qkv_bias).times(both))
+        found = found.plus(parts.norm(size) if b.qk_norm == "head" else Weights())
+    return found
 
 
 def _expert(b: Blueprint) -> Weights:
@@ -216,7 +254,7 @@ def count_parts(b: Blueprint) -> Parts:
     hidden = b.hidden
     width = b.embedding_width or hidden
     embedding = Weights(0, (b.vocab + b.embedding_rows_extra) * width)
-    other = b.extra
+    other = b.extra.plus(without_cache(b).times(-1))
     if b.embedding_norm:
         other = other.plus(parts.norm(width, b.norm_terms))
     if width != hidden:

@@ -109,7 +109,9 @@ def model_from_blueprint(
 ) -> Model:
     """Count a blueprint."""
     p = count_parts(b)
-    full, windowed, linear = (b.mixers.count(kind) for kind in (FULL, WINDOW, LINEAR))
+    full, windowed = (b.mixers.count(kind) for kind in (FULL, WINDOW))
+    linear = linear_layers(b)
+    cached, cached_windowed = cache_bytes(b)
     moe = b.mlps.count(MOE)
     total, active = total_and_active(b, p)
     kv_full, kv_window = _kv_bytes(b, FULL), _kv_bytes(b, WINDOW)
@@ -173,8 +175,8 @@ def model_from_blueprint(
         matmul_parameters_active=active.matrix
         - p.vision.matrix
         + (b.vocab * (b.embedding_width or b.hidden) if b.has_head and b.tied_embeddings else 0),
-        kv_bytes_per_token=full * kv_full + windowed * kv_window if b.causal else 0,
-        kv_bytes_per_token_windowed=windowed * kv_window if b.causal else 0,
+        kv_bytes_per_token=cached,
+        kv_bytes_per_token_windowed=cached_windowed,
         kv_bytes_per_token_full_pages=(full + windowed) * max(kv_full if full else 0, kv_window if windowed else 0)
         if b.causal
         else 0,
@@ -184,6 +186,22 @@ def model_from_blueprint(
         warnings=warnings,
         blueprint=b,
     )
+
+
+def linear_layers(b: Blueprint) -> int:
+    """Layers with a linear mixer: those of that kind, and attention layers that have one beside."""
+    return sum(kind == LINEAR or (b.linear_beside and kind != NONE) for kind in b.mixers)
+
+
+def cache_bytes(b: Blueprint) -> tuple[int, int]:
+    """16-bit bytes that a token leaves in the caches of all layers, and the part of them that has a window."""
+    if not b.causal:
+        return 0, 0
+    if b.cache_elements:
+        return round(2 * b.cache_elements), 0
+    held = b.mixers[: b.layers - b.shared_cache_layers]
+    windowed = held.count(WINDOW) * _kv_bytes(b, WINDOW)
+    return held.count(FULL) * _kv_bytes(b, FULL) + windowed, windowed
 
 
 def _single_block(b: Blueprint) -> bool:
@@ -200,7 +218,7 @@ def total_and_active(b: Blueprint, p: Parts) -> tuple[Weights, Weights]:
         p.other,
         p.attention.times(b.mixers.count(FULL)),
         p.window_attention.times(b.mixers.count(WINDOW)),
-        p.linear_mixer.times(b.mixers.count(LINEAR)),
+        p.linear_mixer.times(linear_layers(b)),
         p.dense_mlps,
         p.moe_fixed.times(moe),
         p.norms,
@@ -218,7 +236,7 @@ def _kv_bytes(b: Blueprint, kind: str) -> int:
     if b.kv_lora_rank:
         return 2 * (b.kv_lora_rank + b.qk_rope_head_dim)
     if kind == FULL and b.global_head_dim:
-        return 4 * b.global_kv_heads * b.global_head_dim
+        return 2 * b.global_kv_heads * (b.global_head_dim + (b.global_v_head_dim or b.global_head_dim))
     return 2 * b.kv_heads * (b.head_dim + b.value_dim)
 
 

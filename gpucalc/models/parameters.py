@@ -152,8 +152,18 @@ def mamba1(
     )
 
 
-def mamba2(hidden: int, heads: int, head_dim: int, state: int, groups: int, conv: int, bias: bool = False) -> Weights:
-    """A Mamba-2 mixer (arXiv:2405.21060) with a gated norm, as in Nemotron-H.
+def mamba2(
+    hidden: int,
+    heads: int,
+    head_dim: int,
+    state: int,
+    groups: int,
+    conv: int,
+    bias: bool = False,
+    *,
+    gated_norm: bool = True,
+) -> Weights:
+    """A Mamba-2 mixer (arXiv:2405.21060), with a gated norm as in Nemotron-H unless it has none.
 
     >>> mamba2(2688, 64, 64, 128, 8, 4).total
     38742208
@@ -161,7 +171,10 @@ def mamba2(hidden: int, heads: int, head_dim: int, state: int, groups: int, conv
     inner = heads * head_dim
     channels = inner + 2 * groups * state
     return linear(hidden, inner + channels + heads, bias).plus(
-        Weights(0, channels * conv + channels), Weights(0, 3 * heads), norm(inner), linear(inner, hidden, bias)
+        Weights(0, channels * conv + channels),
+        Weights(0, 3 * heads),
+        norm(inner if gated_norm else 0),
+        linear(inner, hidden, bias),
     )
 
 
@@ -179,6 +192,46 @@ def gated_delta_net(hidden: int, key_heads: int, value_heads: int, key_dim: int,
         norm(value_dim),
         linear(values, hidden),
     )
+
+
+def channel_delta_net(hidden: int, heads: int, head_dim: int, conv: int, rank: int) -> Weights:
+    """A delta rule with a decay a channel (Kimi Delta Attention, arXiv:2510.26692); decay and gate of a low rank.
+
+    rank 0: decay and gate are projections of full rank. A layer of Kimi-Linear 48B:
+
+    >>> channel_delta_net(2304, 32, 128, 4, 128).total
+    39514272
+    """
+    wide = heads * head_dim
+    low = linear(hidden, rank).plus(linear(rank, wide)) if rank else linear(hidden, wide)
+    vectors = Weights(0, 3 * wide * conv + wide + heads)
+    return (
+        linear(hidden, wide)
+        .times(3)
+        .plus(low.times(2), vectors, linear(hidden, heads), norm(head_dim), linear(wide, hidden))
+    )
+
+
+def short_convolution(hidden: int, length: int, bias: bool = False) -> Weights:
+    """A gated short convolution (LFM2): a projection to three streams, a depthwise convolution, and one back.
+
+    >>> short_convolution(1024, 3).total
+    4197376
+    """
+    return linear(hidden, 3 * hidden, bias).plus(
+        Weights(0, hidden * length + (hidden if bias else 0)), linear(hidden, hidden, bias)
+    )
+
+
+def rwkv7(hidden: int, ffn_hidden: int, decay: int, rate: int, value: int, gate: int) -> Weights:
+    """An RWKV-7 layer without its two norms (arXiv:2503.14456): time mixing with four low ranks, and channel mixing.
+
+    >>> rwkv7(2048, 8192, 96, 96, 64, 256).total
+    52459520
+    """
+    low = 2 * hidden * (decay + rate + value + gate)
+    time = linear(hidden, hidden).times(4).plus(Weights(low, 9 * hidden + 3 * hidden + 2 * hidden))
+    return time.plus(Weights(2 * hidden * ffn_hidden, hidden))
 
 
 def rwkv(hidden: int, inner: int, ffn_hidden: int) -> Weights:

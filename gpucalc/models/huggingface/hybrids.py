@@ -186,24 +186,6 @@ def qwen_next(r: Reader, architecture: str) -> Blueprint:
     return replace(base, mixers=mixers, linear=mixer)
 
 
-def gemma4(r: Reader, architecture: str) -> Blueprint:
-    """Gemma 4: windowed and full layers of different geometry, experts beside a dense block."""
-    moe = r.flag("enable_moe_block", "enable_moe_block")
-    base = general_decoder(r, Family(tied=True, norms=7 if moe else 4, qk_norm="head", moe="own" if moe else ""))
-    if r.integer("hidden_size_per_layer_input", "hidden_size_per_layer_input", minimum=0):
-        r.problem("hidden_size_per_layer_input above 0 (per-layer embeddings) is not supported; known is 0")
-    if r.integer("num_kv_shared_layers", "num_kv_shared_layers", minimum=0):
-        r.problem("num_kv_shared_layers above 0 is not supported; known is 0")
-    return replace(
-        base,
-        global_head_dim=r.integer("global_head_dim", "global_head_dim", derived=base.head_dim),
-        global_kv_heads=r.integer("global_kv_heads", "num_global_key_value_heads", derived=base.kv_heads),
-        global_value_is_key=r.flag("attention_k_eq_v", "attention_k_eq_v"),
-        dense_beside_experts=moe,
-        router_extra=base.hidden + base.experts if moe else 0,
-    )
-
-
 def deci(r: Reader, architecture: str) -> Blueprint:
     """A Llama pruned block by block (Nemotron-NAS): layers without attention, feed-forward widths that differ."""
     hidden = r.integer("hidden", *KEYS["hidden"], required=True)

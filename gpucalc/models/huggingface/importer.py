@@ -14,7 +14,7 @@ from gpucalc.models.blueprint import Blueprint
 from gpucalc.models.huggingface import special
 from gpucalc.models.huggingface.decoder import KEYS, general_decoder
 from gpucalc.models.huggingface.families import CLASS_ALIASES, FAMILIES, MODEL_TYPES
-from gpucalc.models.huggingface.reader import DEFAULT, Reader, shown
+from gpucalc.models.huggingface.reader import DEFAULT, Reader, keys_found, shown
 
 
 def blueprint_from_config(config: dict[str, Any], label: str) -> tuple[Blueprint, Reader]:
@@ -90,7 +90,8 @@ def _class_of(text: dict[str, Any], config: dict[str, Any], wrapper: bool, reade
     said = f"; near ones are {', '.join(near)}" if near else ""
     raise DataError(
         f"{reader.label}: the architecture {shown(missing)} is not known, so its layers cannot be counted{said}; "
-        "give the shape by hand, for example --set hidden=4096 --set layers=32 --set heads=32"
+        f"the file has {keys_found(text)}; give the shape by hand, for example --set hidden=4096 --set layers=32 "
+        "--set heads=32"
     )
 
 

@@ -95,6 +95,23 @@ def shown(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
+def keys_found(config: dict[str, Any], most: int = 16) -> str:
+    """The keys of a configuration whose values are sizes, as a message lists them.
+
+    >>> keys_found({"model_type": "x", "width": 512, "depth": 12, "tie": True})
+    'the sizes width, depth'
+    >>> keys_found({"model_type": "x"})
+    'no key that holds a size'
+    """
+    sizes = [k for k, v in config.items() if isinstance(v, int | float) and not isinstance(v, bool)]
+    nested = [k for k, v in config.items() if isinstance(v, dict)]
+    if not sizes and not nested:
+        return "no key that holds a size"
+    shown_keys = ", ".join(sizes[:most]) + (" …" if len(sizes) > most else "")
+    inner = f"{' and ' if sizes else ''}the parts {', '.join(nested[:6])}" if nested else ""
+    return (f"the sizes {shown_keys}" if sizes else "") + inner
+
+
 class Reader:
     """Fields of a configuration by the names a cost model uses; problems are collected, not raised one by one."""
 
@@ -202,6 +219,8 @@ class Reader:
         return value if isinstance(value, str) else ""
 
     def check(self) -> None:
-        """Raise one DataError with all problems recorded so far."""
+        """Raise one DataError with all problems recorded so far, and the keys there are where the width is missing."""
         if self.problems:
+            if any(problem.startswith("hidden_size (or ") for problem in self.problems):
+                self.problems.append(f"the file has {keys_found(self.config)}")
             raise DataError(*(f"{self.label}: {problem}" for problem in self.problems))

@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from gpucalc.models.blueprint import Blueprint
+from gpucalc.models.huggingface import mixtures, recurrent
 from gpucalc.models.huggingface.decoder import general_decoder
 from gpucalc.models.huggingface.encoders import bert, clip, t5, vit
 from gpucalc.models.huggingface.families import Family
-from gpucalc.models.huggingface.hybrids import deci, gemma4, jamba, mamba, mamba_2, nemotron_h, qwen_next, rwkv
+from gpucalc.models.huggingface.hybrids import deci, jamba, mamba, mamba_2, nemotron_h, qwen_next, rwkv
 from gpucalc.models.huggingface.reader import DERIVED, Reader
 from gpucalc.models.huggingface.vision import vision_weights
 
@@ -103,7 +104,30 @@ BUILDERS: dict[str, Builder] = {
     "Qwen3NextForCausalLM": qwen_next,
     "Qwen3_5ForCausalLM": qwen_next,
     "Qwen3_5MoeForCausalLM": qwen_next,
-    "Gemma4ForCausalLM": gemma4,
+    "Gemma4ForCausalLM": recurrent.gemma_4,
+    "GraniteMoeHybridForCausalLM": recurrent.granite_hybrid,
+    "BambaForCausalLM": recurrent.bamba,
+    "FalconH1ForCausalLM": recurrent.falcon_h1,
+    "Lfm2ForCausalLM": recurrent.lfm_2,
+    "Lfm2MoeForCausalLM": recurrent.lfm_2,
+    "KimiLinearForCausalLM": recurrent.kimi_linear,
+    "BailingHybridForCausalLM": recurrent.bailing_hybrid,
+    "Zamba2ForCausalLM": recurrent.zamba_2,
+    "RWKV7ForCausalLM": recurrent.rwkv_7,
+    "DeepseekV4ForCausalLM": recurrent.deepseek_4,
+    "ApertusForCausalLM": mixtures.apertus,
+    "Ernie4_5ForCausalLM": mixtures.ernie,
+    "Ernie4_5_MoeForCausalLM": mixtures.ernie,
+    "HunYuanDenseV1ForCausalLM": mixtures.hunyuan,
+    "HunYuanMoEV1ForCausalLM": mixtures.hunyuan,
+    "BailingMoeForCausalLM": mixtures.bailing,
+    "BailingMoeV2ForCausalLM": mixtures.bailing,
+    "LongcatFlashForCausalLM": mixtures.longcat,
+    "Step3p5ForCausalLM": mixtures.step,
+    "MiMoV2FlashForCausalLM": mixtures.mimo_2,
+    "MiniMaxM3ForCausalLM": mixtures.minimax_3,
+    "GlmMoeDsaForCausalLM": mixtures.glm_dsa,
+    "Exaone4ForCausalLM": mixtures.exaone_4,
     "T5ForConditionalGeneration": t5,
     "MT5ForConditionalGeneration": t5,
     "BertForMaskedLM": bert,

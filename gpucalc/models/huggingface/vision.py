@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from gpucalc.models.huggingface.reader import Reader
@@ -26,10 +27,33 @@ def vision_weights(r: Reader, outer: dict[str, Any], text_hidden: int) -> Weight
         weights = _pixtral(r, outer, text_hidden)
     elif kind == "llama4_vision_model":
         weights = _llama4(r, text_hidden)
+    elif wrapper == "kimi_k25":
+        weights = _moon(r, text_hidden)
     else:
         return None
     r.check()
     return weights
+
+
+def _moon(r: Reader, text_hidden: int) -> Weights:
+    """MoonViT of Kimi K2.5: LayerNorm and biases everywhere, learned positions in two dimensions, a patch merger."""
+    hidden = r.integer("hidden", "vt_hidden_size", "hidden_size", required=True)
+    patch = r.integer("patch", "patch_size", default=14)
+    rows = r.integer("rows", "init_pos_emb_height", required=True) * r.integer(
+        "columns", "init_pos_emb_width", required=True
+    )
+    tower = pre_norm_encoder(
+        hidden,
+        r.integer("ffn", "vt_intermediate_size", required=True),
+        r.integer("layers", "vt_num_hidden_layers", required=True),
+        patch_bias=True,
+        patch_elements=3 * patch * patch,
+    )
+    kernel = r.find("merge_kernel_size")[1]
+    sides = kernel if isinstance(kernel, list) and all(isinstance(n, int) for n in kernel) else [2, 2]
+    wide = math.prod(sides) * hidden
+    merger = norm(hidden, 2).plus(linear(wide, wide, True), linear(wide, text_hidden, True))
+    return tower.plus(Weights(0, rows * hidden), norm(hidden, 2), merger)
 
 
 def _qwen2(r: Reader, text_hidden: int, newer: bool) -> Weights:
