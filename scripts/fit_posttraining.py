@@ -3,7 +3,7 @@
     python scripts/fit_posttraining.py hardware_db/measurements/posttraining.csv --write
 
 Fitted are, to memory of the Hugging Face Trainer, the bytes per logit of `eager` and what a job alone on its GPU
-takes beside its tensors (`device_fixed_alone`), and, to steps of reinforcement learning, the constants of
+takes beside its tensors (`context_bytes`), and, to steps of reinforcement learning, the constants of
 hardware_db/calibration/posttraining.csv. Each row is then predicted twice more: with its model family (of its
 source) left out of the fit, and with its whole source left out, for which the priors stand where no other source
 informs a constant.
@@ -33,14 +33,14 @@ from gpucalc.questions.tune.rows import SUPERVISED, read_tuning
 from gpucalc.validate.posttraining import measured
 
 CAP = math.log(2)
-PROFILE = {"logit_bytes": "eager", "device_fixed_alone": "common"}
+PROFILE = {"logit_bytes_eager": "common", "context_bytes": "common"}
 GRIDS = {
-    "logit_bytes": np.arange(6.0, 16.1, 1.0),
-    "device_fixed_alone": np.arange(1.0e9, 4.01e9, 0.5e9),
+    "logit_bytes_eager": np.array([14.0]),  # measured by hooks, not fitted
+    "context_bytes": np.arange(3.0e8, 2.01e9, 1.0e8),
     "rollout_ratio": np.arange(1.0, 3.01, 0.2),
     "driver_seconds": np.arange(0.0, 30.1, 5.0),
 }
-PRIORS = {"logit_bytes": 10.0, "device_fixed_alone": 2.0e9, "rollout_ratio": 1.5, "driver_seconds": 5.0}
+PRIORS = {"logit_bytes_eager": 14.0, "context_bytes": 5.0e8, "rollout_ratio": 1.5, "driver_seconds": 5.0}
 PULL = 0.005  # weight of one squared log-deviation from the prior
 NAMES = ("pred_peak_mem_gib", "pred_tokens_per_s_per_gpu", "pred_step_time_s")
 
@@ -89,10 +89,7 @@ class Model:
 
         job, _ = posttraining_job.supervised_jobs(tuning, Context(self.db))
         columns = dict(job.columns)
-        if job.profile.name == "eager" and job.cells.get("chunked_loss") is None:
-            columns["logit_bytes"] = constants["logit_bytes"]
-        if job.cells["mem_counter"] == "nvidia-smi" and job.cells["n_gpus"] == 1:
-            columns["counter_fixed"] = constants["device_fixed_alone"]
+        columns["context_bytes"] = constants["context_bytes"]
         return float(estimate_training(Columns(columns))["memory/total"]) / 2**30
 
 
@@ -134,7 +131,7 @@ def main() -> None:
     db = Database()
     model = Model(records, db)
     jobs = {
-        "memory": ([i for i, r in enumerate(records) if _informs_memory(r)], ("logit_bytes", "device_fixed_alone")),
+        "memory": ([i for i, r in enumerate(records) if _informs_memory(r)], ("logit_bytes_eager", "context_bytes")),
         "time": ([i for i, r in enumerate(records) if _informs_time(r)], ("rollout_ratio", "driver_seconds")),
     }
     final = dict(PRIORS)

@@ -32,11 +32,12 @@ from fit_training_bounds import BOUNDS, MEMORY, bounds, stated
 from gpucalc.core.ledger import Columns
 from gpucalc.core.rows import read_rows, text_record
 from gpucalc.database import files
-from gpucalc.database.bands import ASSUMED_KERNELS, FAMILIES, family_of
+from gpucalc.database.bands import ASSUMED_KERNELS, QUANTITIES, TIME, Residual, coverage, family_of, fitted_rule
 from gpucalc.database.reader import Database
 from gpucalc.estimate.training import estimate_training
-from gpucalc.jobs.columns import HGX_DOMAIN, software_columns
+from gpucalc.jobs.columns import HGX_DOMAIN
 from gpucalc.jobs.context import Context
+from gpucalc.jobs.software import software_columns
 from gpucalc.jobs.training import stack
 from gpucalc.validate.metrics import MINIMUM_ROWS, quantile
 from gpucalc.validate.training import Checked, check_rows
@@ -44,8 +45,8 @@ from gpucalc.validate.training import Checked, check_rows
 CAP = math.log(2)  # an error beyond a factor of two counts as one: such a row has another cause
 SOFTEN = 0.02  # errors below 2 % are as good as equal
 PULL = 5e-3  # weight of one squared log-deviation from the prior, or from the profile that is extended
-LEAST_HALF_WIDTH = 0.04  # repeats of one configuration differ by 1 to 4 %
 BLOCK = 8_192
+WARM_ROUNDS = 6  # of Gauss-Newton in fits with rows held out
 
 
 @dataclass(frozen=True)
@@ -97,12 +98,23 @@ def parameters(folder: Path, rows: list[Checked], wanted: set[str] | None) -> li
             low, prior, high = bounds(chain[profile], constant, value)
             if value <= 0:
                 continue
+            sources = {rows[i].source for i in index if _decides(rows[i], constant)}
+            if len(sources) == 1:
+                raise SystemExit(
+                    f"{profile}.{constant}: only {sources.pop()} reads it; say it is assumed, or inherit it: no "
+                    "constant is fitted to a single source"
+                )
             found.append(
                 Parameter(
                     profile, constant, value, low, prior, high, np.array(index, dtype=int), tuple(chain[profile][1:])
                 )
             )
     return found
+
+
+def _decides(row: Checked, constant: str) -> bool:
+    """Whether a row's time, or for constants of memory its peak, has a say in the fit of a constant."""
+    return row.trusted and bool(row.measured_gib if constant in MEMORY else row.measured_s)
 
 
 class EveryRow(Columns):
@@ -340,22 +352,27 @@ class Objective:
 MODEL: Model  # set before workers are forked, so that none builds its own
 
 
-def fit(without: np.ndarray) -> np.ndarray:
-    """Log constants fitted to all usable rows but those whose index is in `without`."""
+def fit(without: np.ndarray, start: np.ndarray | None = None) -> np.ndarray:
+    """Log constants fitted to all usable rows but those whose index is in `without`.
+
+    From the priors, with a survey of every constant's whole range; with `start` by Gauss-Newton from there, which
+    is many times faster and, with the pull towards the priors, forgets where it began.
+    """
     model = MODEL
     keep = np.setdiff1d(np.arange(len(model.rows)), without)
     timed = np.array([i for i in keep if model.rows[i].trusted and model.rows[i].measured_s], dtype=int)
     peaks = np.array(
         [i for i in keep if (r := model.rows[i]).trusted and r.measured_gib and r.counter != "not stated"], dtype=int
     )
-    x = np.log([p.prior for p in model.fitted])
+    x = np.log([p.prior for p in model.fitted]) if start is None else start.copy()
     memory = [k for k, p in enumerate(model.fitted) if p.constant in MEMORY]
     times = [k for k, p in enumerate(model.fitted) if p.constant not in MEMORY]
     for target, free, rows in ((1, memory, peaks), (0, times, timed)):
         if free and len(rows):
             objective = Objective(model, target, free, rows)
-            x = objective.survey(objective.gauss_newton(x))
-            x = objective.polish(objective.gauss_newton(x))
+            x = objective.gauss_newton(x, 14 if start is None else WARM_ROUNDS)
+            if start is None:
+                x = objective.polish(objective.gauss_newton(objective.survey(x)))
     return x
 
 
@@ -451,25 +468,54 @@ def write_held_out(path: Path, rows: list[Checked], views: dict[str, np.ndarray]
             writer.writerow([row.identity, *(f"{c:.5g}" for c in cells)])
 
 
+def residuals_of(rows: list[Checked], answer: np.ndarray, quantity: str) -> list[Residual]:
+    """ln(measured / predicted) of trusted rows whose source was left out of the fit, with what decides their band."""
+    chosen, values = [], []
+    for i, row in enumerate(rows):
+        counted = row.counter != "not stated" and row.measured_gib
+        measured = row.measured_s if quantity == TIME else row.measured_gib if counted else None
+        predicted = answer[0, i] if quantity == TIME else answer[1, i] - math.log(2**30)
+        if row.trusted and row.job and measured and np.isfinite(predicted):
+            chosen.append(row)
+            values.append(math.log(measured) - float(predicted))
+    sources: dict[str, set[str]] = {}
+    for row in chosen:
+        sources.setdefault(row.job.profile.name, set()).add(row.source)
+    return [
+        Residual(row.source, family_of(row.job), len(sources[row.job.profile.name] - {row.source}), value)
+        for row, value in zip(chosen, values, strict=True)
+    ]
+
+
 def write_bands(path: Path, rows: list[Checked], answer: np.ndarray, kernel_error: float) -> None:
-    """Between which factors 80 % of a family's rows lie when their source is left out."""
+    """The constants of the bands' rule, and how many sources stand behind each profile."""
     with path.open("w", encoding="utf-8", newline="") as stream:
-        stream.write("# Written by scripts/fit_training.py. Factors on the predicted step time between which 80 %\n")
-        stream.write("# of the measured times of a family lie when their whole source is left out of the fit.\n")
+        stream.write("# Written by scripts/fit_training.py from predictions of rows whose source was left out.\n")
+        stream.write("# The rule stands in gpucalc/database/bands.py; value of a profile: sources fitted with it.\n")
         writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(["family", "low", "high", "rows", "provenance", "note"])
-        for family in FAMILIES:
-            ratios = [
-                r.measured_s / math.exp(answer[0, i])
-                for i, r in enumerate(rows)
-                if r.trusted and r.measured_s and family_of(r.job) == family
-            ]
-            low = min(quantile(ratios, 0.1), 1 - LEAST_HALF_WIDTH) if ratios else 0.8
-            high = max(quantile(ratios, 0.9), 1 + LEAST_HALF_WIDTH) if ratios else 1.25
-            provenance = "measured" if ratios else "assumed"
-            writer.writerow([family, f"{low:.3f}", f"{high:.3f}", len(ratios), provenance, FAMILIES[family]])
-        note = "median error of products on devices left out of the kernel fit; adds as squares"
-        writer.writerow([ASSUMED_KERNELS, f"{1 - kernel_error:.3f}", f"{1 + kernel_error:.3f}", 0, "measured", note])
+        writer.writerow(["quantity", "kind", "name", "value", "rows", "sources"])
+        for quantity in QUANTITIES:
+            found = residuals_of(rows, answer, quantity)
+            rule = fitted_rule(found)
+            counts = [len(found), len({r.source for r in found})]
+            for name in ("supported", "unsupported", "quantile"):
+                writer.writerow([quantity, "rule", name, f"{getattr(rule, name):.4g}", *counts])
+            if quantity == TIME:
+                writer.writerow([quantity, "rule", ASSUMED_KERNELS, f"{kernel_error:.4g}", "", ""])
+            for family, factor in rule.factors.items():
+                own = [r for r in found if r.family == family]
+                writer.writerow([quantity, "family", family, f"{factor:.4g}", len(own), len({r.source for r in own})])
+            profiles: dict[str, set[str]] = {}
+            for row in rows:
+                measured = row.measured_s if quantity == TIME else row.measured_gib and row.counter != "not stated"
+                if row.trusted and row.job and measured:
+                    profiles.setdefault(row.job.profile.name, set()).add(row.source)
+            for name, names in sorted(profiles.items()):
+                writer.writerow([quantity, "profile", name, len(names), "", ""])
+            shares = coverage(found)
+            print(
+                f"{quantity}: {100 * sum(shares.values()) / len(shares):.0f} % inside, mean over {len(shares)} sources"
+            )
 
 
 def write_record(path: Path, model: Model, x: np.ndarray, others: dict[str, list[np.ndarray]], sizes: str) -> None:
@@ -524,7 +570,7 @@ def main() -> None:
         rows = [r for r in check_rows(records, Context(Database((place,)))) if r.job]
         MODEL = model = Model(rows, parameters(overlay / "profiles", rows, wanted))
         present = np.log([p.value for p in model.fitted])
-        verify(overlay / "profiles", model, present + 0.03)
+        verify(overlay / "profiles", model, np.minimum(present + 0.03, np.log([p.high for p in model.fitted])))
     bare = [p.name for p in model.fitted if not stated([p.profile, *p.parents], p.constant)]
     if bare and (given.loso or given.folds):
         # Their prior would be their present value, which rows now held out have helped to fit.
@@ -537,8 +583,8 @@ def main() -> None:
     if given.folds:
         jobs += [("random", part) for part in folds_of(rows, given.folds)]
     with multiprocessing.get_context("fork").Pool(given.processes) as pool:
-        solutions = pool.map(fit, [without for _, without in jobs], chunksize=1)
-    best = solutions[0]
+        best = pool.apply(fit, (jobs[0][1],))
+        solutions = [best, *pool.starmap(fit, [(without, best) for _, without in jobs[1:]], chunksize=1)]
     answers = {"all": model.full(best)}
     others: dict[str, list[np.ndarray]] = {}
     for (view, without), x in zip(jobs[1:], solutions[1:], strict=True):

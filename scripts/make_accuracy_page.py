@@ -11,16 +11,27 @@ from __future__ import annotations
 import argparse
 import csv
 import io
+import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from accuracy_prose import FITTED, INTRODUCTION, KNOWN_MISSES, PEERS, PEERS_NOTE, SETTINGS_TRIED, UNTRUSTED
+from accuracy_prose import (
+    BAND_RULE,
+    FITTED,
+    INTRODUCTION,
+    KNOWN_MISSES,
+    PEERS,
+    PEERS_NOTE,
+    SETTINGS_TRIED,
+    STRUCTURE,
+    UNTRUSTED,
+)
 
 from gpucalc.database import files
-from gpucalc.database.bands import FAMILIES, bands
+from gpucalc.database.bands import FAMILIES, TIME, Bands, bands
 from gpucalc.database.reader import Database
 from gpucalc.jobs.context import Context
 from gpucalc.validate.kernels import SHIPPED_TABLES, kernel_report, kernel_targets, shipped_kernels
@@ -158,6 +169,14 @@ def untrusted_table() -> str:
     return table(["source", "rows", "count", "from their notes"], body)
 
 
+BAND_SUPPORT = (0, 1, 3, 8)  # other sources fitted with the profile
+
+
+def band_width(band: Bands, family: str, others: int) -> str:
+    """Half of the band of the step time in per cent, upwards."""
+    return f"{100 * (math.exp(band.rules[TIME].half_width(family, others)) - 1):.0f}"
+
+
 def page(found: Mapping[str, Any]) -> str:
     """The whole page."""
     balanced = ", ".join(
@@ -210,7 +229,13 @@ def page(found: Mapping[str, Any]) -> str:
         "## Kernels and collectives",
         kernel_lines(),
         "## The 80 % band of an estimate",
-        table(["family", "low", "high"], [[FAMILIES[f], f"{band[f][0]:.3f}", f"{band[f][1]:.3f}"] for f in FAMILIES]),
+        BAND_RULE,
+        table(
+            ["family", *(f"{n} sources, ±%" for n in BAND_SUPPORT)],
+            [[FAMILIES[f], *(band_width(band, f, n) for n in BAND_SUPPORT)] for f in FAMILIES],
+        ),
+        "## What the structure did",
+        STRUCTURE,
         "## What was fitted",
         FITTED.format(count=count),
         constants,

@@ -38,8 +38,9 @@ def test_json_holds_the_contract() -> None:
     found = json.loads(gpucalc(*PLAN, "-f", "json", "--top", "3").out)
     assert list(found)[:7] == ["job", "candidates", "evaluated", "feasible", "seconds", "rejected", "rows"]
     assert found["candidates"] >= found["evaluated"] >= found["feasible"] >= len(found["rows"]) == 3
+    # In order but for ties: a layout close to its GPU's memory must be faster by more than a tie to come first.
     times = [row["pred_step_time_s"] for row in found["rows"]]
-    assert times == sorted(times)
+    assert all(one <= other * 1.03 for one, other in itertools.pairwise(times))
     for row in found["rows"]:
         assert row["tp"] * row["pp"] * row["dp"] * row["cp"] == 8
         assert row["pred_fit"] in {"fits", "risky"}

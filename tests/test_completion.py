@@ -56,7 +56,7 @@ def bash(tmp_path: Path, *words: str) -> list[str]:
         ("gpucalc plan --gpu = h100-p", ["h100-pcie-80gb"]),
         ("gpucalc plan x --fabric ib-nd", ["ib-ndr"]),
         ("gpucalc plan x --profil", ["--profile"]),
-        ("gpucalc plan x --profile megatron-core-2026-0", ["megatron-core-2026-05"]),
+        ("gpucalc plan x --profile nemo-2026-0", ["nemo-2026-05"]),
         ("gpucalc plan x -f js", ["json", "jsonl"]),
         ("gpucalc plan x --set seq", ["seq_len=", "sequence_parallel="]),
         ("gpucalc roofline ge", ["gemm"]),

@@ -70,10 +70,9 @@ def test_3_parameters_are_gathered_at_zero_3_only_and_divided_by_tp() -> None:
     two, four = (solve({**job, "zero_stage": 3, "tp": tp}) for tp in (2, 4))
     messages = [value(ledger, "layer/parameters/dense") for ledger in (two, four)]
     assert messages[1] == pytest.approx(messages[0] / 2, rel=1e-3)
-    # A layer is gathered twice and reduced once per micro-batch: 6 bytes per parameter, not 6·(ZeRO stage).
-    expected = 8 * 32 * 3 * 2 * messages[0] / 8  # 32/(16/2) = 4 micro-batches, 32 layers
-    assert value(two, "traffic/dp") == pytest.approx(4 * 32 * 6 * messages[0], rel=0.2)
-    assert expected > 0
+    # A layer is gathered twice in 16 bit and reduced once in fp32 per micro-batch: 8 bytes per parameter.
+    micro_batches, layers = 32 / (16 / 2), 32
+    assert value(two, "traffic/dp") == pytest.approx(micro_batches * layers * 8 * messages[0], rel=0.2)
 
 
 def test_4_selective_recomputation_repeats_the_attention_of_its_own_stage() -> None:
@@ -128,7 +127,7 @@ def too_fast(model: str, seq_len: int, mfu: str) -> Any:
 @pytest.mark.parametrize(
     ("model", "seq_len"),
     [
-        too_fast("llama-2-7b", 2048, "65.5 %"),
+        ("llama-2-7b", 2048),
         too_fast("llama-2-7b", 8192, "68.7 %"),
         ("llama-2-70b", 2048),
         ("llama-2-70b", 8192),

@@ -248,7 +248,7 @@ def test_gpus_must_fill_nodes() -> None:
 
 
 def test_an_open_recomputation_is_decided_and_told() -> None:
-    text = text_of("nanotron", "tp8-dp8-mbs2-zero1-sp")
+    text = text_of("nanotron", "tp4-pp4-dp4-mbs1-zero1-sp")
     assert "recompute_layer: true" in text
     assert "all layers, as a part of them cannot be chosen here" in text
 

@@ -114,7 +114,8 @@ def test_the_band_is_wider_than_that_of_each_kind() -> None:
 
 
 def test_a_model_that_no_small_part_holds_may_fit_the_whole() -> None:
-    job = {"model": "llama-3.1-70b", "seq_len": 4096, "global_batch": 64}
+    # With fp32 gradients the states alone, 18 B a parameter, take 1,183 of the 1,262 GiB.
+    job = {"model": "llama-3.1-70b", "seq_len": 4096, "global_batch": 64, "gradient_dtype": "bf16"}
     result = mixed.plan_mixed(job, {"a100-sxm-40gb": 16, "a100-sxm-80gb": 8}, Context(DB), top=3)
     assert result.rows
     for row in result.rows:

@@ -42,7 +42,11 @@ def write(folder: Path, name: str, text: str) -> Path:
             "scope,constant,value,unit,provenance\nnvlink4,chunk_latency,1e-6,us,measured\n",
             "unit is 'us', expected 's'",
         ),
-        ("calibration/bands.csv", "family,low,high\ndense,1.1,1.2\n", "expected 0 < low ≤ 1 ≤ high"),
+        (
+            "calibration/bands.csv",
+            "quantity,kind,name,value\ntime,rule,quantile,-1\n",
+            "-1 is not a finite number of 0 or more",
+        ),
         ("profiles/megatron-core.toml", 'title = "x"\nnonsense = 1\n', "nonsense: unknown key"),
         ("profiles/megatron-core.toml", 'title = "x"\n', 'add extends = "common"'),
         (
@@ -76,8 +80,8 @@ def test_every_folder_is_checked(tmp_path: Path, name: str, text: str, said: str
     ("name", "text"),
     [
         ("calibration/gemm.csv", f"{GEMM}h100-sxm-80gb,bf16,guess,0.5\n"),
-        ("profiles/megatron-core-2026-05.toml", 'title = "x"\nframeworks = ["megatron-core"]\nnonsense = 1\n'),
-        ("profiles/megatron-core-2026-05.toml", 'title = "x"\nframeworks = ["megatron-core"]\n'),
+        ("profiles/megatron-core.toml", 'title = "x"\nframeworks = ["megatron-core"]\nnonsense = 1\n'),
+        ("profiles/megatron-core.toml", 'title = "x"\nframeworks = ["megatron-core"]\n'),
     ],
 )
 def test_what_the_check_refuses_no_question_reads(tmp_path: Path, name: str, text: str) -> None:
@@ -86,9 +90,10 @@ def test_what_the_check_refuses_no_question_reads(tmp_path: Path, name: str, tex
 
 
 def test_a_band_counts_however_its_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path, "calibration/bands.csv", "family,low,high\ndense,0.5,2.0\n")
+    write(tmp_path, "calibration/bands.csv", "quantity,kind,name,value\ntime,rule,quantile,3.0\n")
     stated = job_band(resolve(JOB, Context(Database([tmp_path]))))
-    assert stated == (0.5, 2.0)
+    shipped = job_band(resolve(JOB, Context(Database())))
+    assert stated[0] < shipped[0] < 1 < shipped[1] < stated[1]
     monkeypatch.setenv(files.ENVIRONMENT, str(tmp_path))
     assert job_band(resolve(JOB, Context(Database()))) == stated
     monkeypatch.delenv(files.ENVIRONMENT)

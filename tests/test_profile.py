@@ -48,12 +48,18 @@ def test_shares_are_shares_and_times_are_times(name: str) -> None:
     ("framework", "date", "start"),
     [
         ("", "", "megatron-core"),
-        ("NeMo/Megatron-Core", "2025-04", "megatron-core"),
+        ("NeMo/Megatron-Core", "2025-04", "nemo"),
+        ("Megatron-Bridge, performance recipe", "2025-04", "nemo-performance"),
+        ("KempnerForge (PyTorch FSDP2 + DTensor TP)", "2026-04", "fsdp"),
+        ("fms-fsdp (torch.compile)", "2024-03", "fsdp-compiled"),
+        ("ms-swift (HF Trainer + DeepSpeed)", "2025-06", "trainer-deepspeed"),
+        ("our own trainer", "2025-06", "neutral"),
+        ("xlarge", "2025-06", "neutral"),
         ("PyTorch FSDP", "2024-06", "fsdp"),
         ("DeepSpeed ZeRO-3", "2022-06", "deepspeed"),
         ("Megatron-DeepSpeed", "2022-02", "megatron-deepspeed"),
         ("Megatron-LM PTD-P", "2021-04", "megatron-legacy"),
-        ("something nobody knows", "2024-01", "megatron-core"),
+        ("something nobody knows", "2024-01", "neutral"),
     ],
 )
 def test_words_and_dates_choose_a_profile(framework: str, date: str, start: str) -> None:

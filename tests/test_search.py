@@ -143,7 +143,7 @@ def test_objectives_rank_by_what_they_say() -> None:
     assert memory[0] <= min(row["pred_peak_mem_gib"] for row in fast)
     front = plan(LLAMA, Context(database()), objective="pareto", top=20).rows
     pairs = [(row["pred_step_time_s"], row["pred_peak_mem_gib"]) for row in front]
-    assert pairs[0][0] == pytest.approx(times[0])
+    assert pairs[0][0] <= times[0] * (1 + 1e-9)  # the front has risky layouts too
     assert pairs[-1][1] == pytest.approx(memory[0])
     for (slow_a, memory_a), (slow_b, memory_b) in itertools.pairwise(pairs):
         assert slow_a <= slow_b

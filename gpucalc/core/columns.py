@@ -191,6 +191,7 @@ INPUT_COLUMNS = (
     _choice("recompute", RECOMPUTES, "activations computed again in the backward pass", "the least that fits"),
     _int("recompute_layers", "layers of one stage that are fully recomputed", "all, with recompute full", minimum=0),
     _flag("offload_optimizer", "optimizer state held in host memory", "no"),
+    _flag("offload_parameters", "sharded parameters held in host memory", "no"),
     _flag("offload_activations", "activations held in host memory", "no"),
     _choice("optimizer", OPTIMIZERS, "optimizer, which sets the state held per parameter", "adam"),
     _int("lora_rank", "rank of the adapters of method lora or qlora", "16", "rank"),

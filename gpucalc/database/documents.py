@@ -39,6 +39,19 @@ class Kind:
     required: tuple[str, ...] = ()  # of the resolved file, as "table.key"
 
 
+# Defaults of cells of the row schema, by their column.
+CELL_DEFAULTS = (
+    *("fused_gate", "fused_rope", "loss_kernel", "vocab_parallel_loss", "gradient_dtype", "fp8_params"),
+    *("attention_precision", "cuda_graphs", "tp_overlap", "dp_overlap", "expert_kernel", "dispatcher"),
+)
+
+
+def _choice(name: str) -> Shape:
+    """What a profile may state as the default of a column: yes or no, or one of its words."""
+    column = INPUT[name]
+    return Flag() if column.kind == "flag" else Text(tuple(column.choices))
+
+
 PROFILE_DEFAULTS: dict[str, Shape] = {
     "flash_attention": Text(("yes", "no", "fa1", "fa2", "fa3", "vendor")),
     "flash_kernel": Text(("fa1", "fa2", "fa3", "vendor")),
@@ -46,9 +59,13 @@ PROFILE_DEFAULTS: dict[str, Shape] = {
     "sequence_parallel": Flag(),
     "vpp": Text(("full", "one")),
     "zero_stage": Number(0, 3, whole=True),
-    "dropout": Flag(),
+    "dropout": Either((Flag(), Text(("plain",)))),  # "plain": on where the MLP is not gated
+    **{name: _choice(name) for name in CELL_DEFAULTS},
+    "cuda_graphs_rack": Text(tuple(INPUT["cuda_graphs"].choices)),  # on racks, whose recipes may differ
+    "grad_accum_dtype": Text(tuple(INPUT["grad_accum_dtype"].choices)),
     "schedules": Texts(SCHEDULES),
 }
+OPTIONAL_DEFAULTS = ("schedules", "grad_accum_dtype")
 
 
 def _cell(name: str, value: Any) -> str:
@@ -82,7 +99,7 @@ KINDS: dict[str, Kind] = {
         ),
         base="common",
         inherited=("constants", "defaults"),
-        required=tuple(f"defaults.{n}" for n in PROFILE_DEFAULTS if n not in {"dropout", "schedules"}),
+        required=tuple(f"defaults.{n}" for n in PROFILE_DEFAULTS if n not in OPTIONAL_DEFAULTS),
     ),
     "engines": Kind(
         "engine",
@@ -115,6 +132,7 @@ class Document:
     name: str
     label: str
     data: Mapping[str, Any] = field(default_factory=dict)
+    lineage: tuple[str, ...] = ()  # itself and what it extends, nearest first
 
     def text(self, key: str, default: str = "") -> str:
         """A text that the file states itself."""
@@ -187,7 +205,7 @@ def resolve(db: Database, folder: str, name: str) -> Document:
         if layers:
             tables = all(isinstance(layer, dict) for layer in layers)
             whole[key] = {n: v for layer in layers for n, v in layer.items()} if tables else layers[-1]
-    document = Document(name, chain[0][0], whole)
+    document = Document(name, chain[0][0], whole, tuple(seen))
     said = [*_constants(db, folder, document), *_required(kind, document), *_cells(folder, document)]
     if said:
         raise DataError(*said)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gpucalc.database.records import Device
 
 DEFAULT_FRAMEWORK = "megatron-core"
+NEUTRAL = "neutral"  # software that no profile knows
 FOLDER = "profiles"
 
 
@@ -41,6 +42,7 @@ class Profile:
     until: str
     constants: dict[str, Constant]
     defaults: dict[str, Any]
+    lineage: tuple[str, ...] = ()  # itself and what it extends, nearest first
 
     @property
     def values(self) -> dict[str, float]:
@@ -74,7 +76,14 @@ def _profile(document: Document) -> Profile:
     since, until = document.text("since"), document.text("until")
     title = document.text("title", document.name)
     return Profile(
-        document.name, title, document.words, since, until, constants_of(document), document.table("defaults")
+        document.name,
+        title,
+        document.words,
+        since,
+        until,
+        constants_of(document),
+        document.table("defaults"),
+        document.lineage,
     )
 
 
@@ -86,31 +95,46 @@ def profile_names(db: Database) -> list[str]:
 def choose_profile(framework: str, date: str, db: Database) -> Profile:
     """The profile whose framework words fit `framework` best at `date` (YYYY-MM, empty: today).
 
-    The longest word that occurs in the text wins, among those the profile with the narrowest dates; without any
-    Megatron-Core is taken.
+    The longest entry whose whole words occur in the text wins, among equals the profile with the narrowest dates; a
+    framework whose profiles all describe other months takes one of them. Without any match the neutral one.
     """
     return db.kept(("choice", framework, date), lambda: load_profile(_chosen(framework, date, db), db))
 
 
 def _chosen(framework: str, date: str, db: Database) -> str:
-    text = re.sub(r"[\s_]+", " ", framework.casefold())
+    text = re.sub(r"[\s_]+", " ", (framework or DEFAULT_FRAMEWORK).casefold()).strip()
     month = date or "9999-99"
     names = profile_names(db)
-    best: tuple[tuple[int, int], str] | None = None
+    best: tuple[tuple[int, bool, int], str] | None = None
     for profile in db.heads(FOLDER):
         if profile.name not in names:
             continue
-        length = max((len(word) for word in profile.words if word in text), default=0)
+        length = max((_matched(text, word) for word in profile.words), default=0)
         since, until = profile.text("since"), profile.text("until")
-        rank = (length, bool(since) + bool(until))
-        if length and _covers(since, until, month) and (best is None or rank > best[0]):
+        rank = (length, _covers(since, until, month), bool(since) + bool(until))
+        if length and (best is None or rank > best[0]):
             best = (rank, profile.name)
-    if best and (best[0][0] == len(text) or text not in names):
-        return best[1]
-    if text in names:  # named outright, whatever the date
+    if text in names and not (best and best[0][1]):  # named outright, whatever the date
         return text
-    # Unknown software is taken for Megatron-Core of that month; before there was any, for the newest.
-    return _chosen(DEFAULT_FRAMEWORK, "" if framework == DEFAULT_FRAMEWORK else date, db)
+    return best[1] if best else NEUTRAL
+
+
+def framework_words(db: Database) -> list[str]:
+    """Every name of a framework that some profile knows."""
+    names = profile_names(db)
+    found = {word for document in db.heads(FOLDER) if document.name in names for word in document.words[1:]}
+    return sorted(word for word in found if " + " not in word)
+
+
+def _matched(text: str, entry: str) -> int:
+    """Letters of an entry that stand in the text as whole words; 0 unless all of its parts, joined by +, do.
+
+    >>> _matched("hf trainer + peft", "hf trainer"), _matched("mytrainer", "trainer")
+    (10, 0)
+    """
+    parts = entry.split(" + ")
+    whole = all(re.search(rf"(?<![a-z0-9]){re.escape(part)}(?![a-z0-9])", text) for part in parts)
+    return sum(map(len, parts)) if whole else 0
 
 
 def _covers(since: str, until: str, month: str) -> bool:

@@ -175,11 +175,6 @@ def _unit_of(units: Mapping[str, str]) -> Callable[[Row], str]:
     return wrong
 
 
-def _band(row: Row) -> str:
-    low, high = row.values["low"], row.values["high"]
-    return "" if 0 < low <= 1 <= high else "expected 0 < low ≤ 1 ≤ high"
-
-
 def _names(*known: str) -> Cell:
     return Cell(number=False, choices=known, needed=True)
 
@@ -194,6 +189,7 @@ FAMILIES = {
     "sharded": "FSDP and ZeRO-3",
     "dense": "dense models in 16 bit and more with tensor, pipeline and data parallelism",
 }
+TIME_BAND, MEMORY_BAND = QUANTITIES = ("time", "memory")  # what the uncertainty of an estimate is stated of
 ASSUMED_KERNELS = "assumed-kernels"  # the band that widens that of a device without measured kernels
 _VALUE = {"value": Cell(needed=True, infinite=True)}
 
@@ -216,10 +212,9 @@ TABLES: dict[str, Schema] = {
         {**dict.fromkeys(("unit", "why"), TEXT), "origin": _names("fitted", "counted", *PROVENANCE)},
     ),
     "bands": Schema(
-        {"family": _names(*FAMILIES, ASSUMED_KERNELS)},
-        {"low": Cell(needed=True), "high": Cell(needed=True)},
-        {"rows": ERROR, "provenance": Cell(number=False, choices=PROVENANCE), "note": TEXT},
-        _band,
+        {"quantity": _names(*QUANTITIES), "kind": _names("rule", "family", "profile"), "name": NAME},
+        {"value": Cell(needed=True)},
+        dict.fromkeys(("rows", "sources"), ERROR),
     ),
     "stacks": Schema(
         {"stack": NAME, "mode": NAME, "net": NAME, "precision": NAME},
@@ -276,8 +271,8 @@ def read_table(name: str, path: Path, root: Path) -> list[Row]:
 def parse_table(name: str, text: str, label: str) -> list[Row]:
     """The rows of a table's text; lines that begin with # and empty ones are left out.
 
-    >>> parse_table("bands", "family,low,high\\ndense,0.9,1.1\\n", "bands.csv")[0].values
-    {'low': 0.9, 'high': 1.1}
+    >>> parse_table("bands", "quantity,kind,name,value\\ntime,family,dense,1.2\\n", "bands.csv")[0].values
+    {'value': 1.2}
     """
     schema = TABLES[name]
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]

@@ -12,7 +12,7 @@ from gpucalc.core.formula import Constant
 from gpucalc.core.ledger import Columns, Ledger, any_row
 from gpucalc.core.vocabulary import CP_KINDS
 from gpucalc.estimate import collectives
-from gpucalc.formulas import data_parallel, expert_exchange, layer, shapes, topology
+from gpucalc.formulas import data_parallel, expert_exchange, gathering, layer, shapes, topology
 from gpucalc.formulas.collectives import all_to_all_remote_share
 
 ADJACENT = Constant("ADJACENT", 1.0, "ranks of a group are neighbours", "definition")
@@ -21,6 +21,7 @@ BOTH_WAYS = Constant("BOTH_WAYS", 2.0, "exchanges of a layer with experts: to th
 AT_ONCE = Constant(
     "AT_ONCE", 0.0, "s; a dispatcher sends to all ranks at once, not to one peer after another", "definition"
 )
+WHOLE_WINDOW = Constant("WHOLE_WINDOW", 1.0, "share of a product beside which a gather runs", "definition")
 GRADIENT_BLOCKS = Constant(
     "GRADIENT_BLOCKS", 2.0, "ring passes backward: keys and values once more, and their gradients", "definition"
 )
@@ -48,6 +49,9 @@ def add_layer_communication(ledger: Ledger) -> None:
 
 def _tensor_parallel(ledger: Ledger) -> None:
     group = place(ledger, "tp", "tp", ADJACENT)
+    group["link_efficiency"] = "layer/tp/link-efficiency"
+    ledger.add("layer/tp/overlaps", layer.overlaps_chunks)
+    ledger.add("layer/tp/link-efficiency", layer.tensor_link_efficiency, overlap="layer/tp/overlaps")
     message = "layer/message"
     collectives.add_all_reduce(ledger, "layer/tp/all-reduce", message=message, **group)
     collectives.add_all_gather(ledger, "layer/tp/all-gather", message=message, **group)
@@ -57,8 +61,50 @@ def _tensor_parallel(ledger: Ledger) -> None:
     ledger.choose("layer/tp/block", "sequence_parallel", cases)
     ledger.add("layer/tp/blocks", shapes.reduced_blocks)
     ledger.product("layer/tp/time", "layer/tp/block", "layer/tp/blocks")
-    for direction in ("forward", "backward"):
-        ledger.product(f"layer/{direction}/tp/exposed", "layer/tp/time", f"tp_exposed_{direction}")
+    for direction, window in (("forward", "layer/forward/gemm"), ("backward", "layer/activation-gradient/gemm")):
+        ledger.add(
+            f"layer/{direction}/tp/chunks",
+            layer.chunked_exposed_time,
+            communication="layer/tp/time",
+            product=window,
+            overlap="layer/tp/overlaps",
+            chunks="tp_overlap_chunks",
+            residual="tp_overlap_residual",
+        )
+    ledger.total("layer/forward/tp/exposed", "layer/forward/tp/chunks")
+    _leaving(ledger)
+    _regathered(ledger)
+    parts = ("chunks", "asynchronous", "regather")
+    ledger.total("layer/backward/tp/exposed", *[f"layer/backward/tp/{part}" for part in parts])
+
+
+def _leaving(ledger: Ledger) -> None:
+    """Store what of the traffic that leaves a block's backward pass the product for the weight's gradient hides."""
+    ledger.choose("layer/tp/leaving/one", "sequence_parallel", {0: "layer/tp/all-reduce", 1: "layer/tp/reduce-scatter"})
+    ledger.product("layer/tp/leaving", "layer/tp/leaving/one", "layer/tp/blocks")
+    ledger.add("layer/tp/asynchronous", layer.asynchronous_reduction, overlap="layer/tp/overlaps")
+    ledger.add(
+        "layer/backward/tp/asynchronous",
+        layer.hidden_time,
+        communication="layer/tp/leaving",
+        window="layer/weight-gradient/trained",
+        residual="tp_overlap_residual",
+        usable="layer/tp/asynchronous",
+    )
+
+
+def _regathered(ledger: Ledger) -> None:
+    """Store the third collective of the backward pass, which runs beside the product for the input's gradient."""
+    ledger.add("layer/tp/again", layer.gathers_again)
+    ledger.product("layer/tp/regather", "layer/tp/all-gather", "layer/tp/blocks", "layer/tp/again")
+    ledger.add(
+        "layer/backward/tp/regather",
+        layer.exposed_time,
+        communication="layer/tp/regather",
+        window="layer/activation-gradient/gemm",
+        hidden_share=WHOLE_WINDOW,
+        residual="tp_overlap_residual",
+    )
 
 
 def _context_parallel(ledger: Ledger) -> None:
@@ -133,7 +179,14 @@ def _expert_parallel(ledger: Ledger) -> None:
         exchange_peer_latency=AT_ONCE,
         **group,
     )
-    ledger.product("layer/ep/both", "layer/ep/all-to-all", BOTH_WAYS)
+    exchange = "layer/ep/all-to-all"
+    if any_row(c["all_gathers_tokens"] > 0):
+        # Every rank of the group sees all tokens, each once, and keeps those of its experts.
+        ledger.add("layer/ep/gathered", shapes.gathered_tokens_message)
+        collectives.add_all_gather(ledger, "layer/ep/all-gather", message="layer/ep/gathered", **group)
+        exchange = "layer/ep/exchange"
+        ledger.choose(exchange, "all_gathers_tokens", {0: "layer/ep/all-to-all", 1: "layer/ep/all-gather"})
+    ledger.product("layer/ep/both", exchange, BOTH_WAYS)
     ledger.add("layer/ep/time", layer.mean_over_layers, time="layer/ep/both", kind_layers="moe_layers")
     for direction in ("forward", "backward"):
         ledger.product(f"layer/{direction}/ep/exposed", "layer/ep/time", "ep_exposed_share")
@@ -191,12 +244,40 @@ def add_data_parallel(ledger: Ledger) -> None:
         gather(ledger, f"dp/{name}/reduce-scatter", message=f"dp/{name}/gradients", **sharers)
         gather(ledger, f"dp/{name}/all-gather", message=f"dp/{name}/weights", **sharers)
         reduce(ledger, f"dp/{name}/copies", message=f"dp/{name}/copies/message", **copies)
-        gather(ledger, f"fsdp/{name}/all-gather", message=f"fsdp/{name}/weights", **sharers)
+        piece = f"fsdp/{name}/piece/all-gather"
+        ledger.add(f"fsdp/{name}/piece", data_parallel.gathered_piece, message=f"fsdp/{name}/weights")
+        gather(ledger, piece, message=f"fsdp/{name}/piece", **sharers)
+        ledger.product(f"fsdp/{name}/all-gather", piece, "gather_pieces")
         gather(ledger, f"fsdp/{name}/reduce-scatter", message=f"fsdp/{name}/gradients", **sharers)
+    _interference(ledger, [f"fsdp/{name}/piece/all-gather" for name in groups])
+    _tied_embeddings(ledger)
     for collective in ("all-reduce", "reduce-scatter", "all-gather", "copies"):
         ledger.total(f"dp/{collective}", *[f"dp/{name}/{collective}" for name in groups])
     for collective in ("all-gather", "reduce-scatter"):
         ledger.total(f"fsdp/{collective}", *[f"fsdp/{name}/{collective}" for name in groups])
+
+
+def _interference(ledger: Ledger, pieces: list[str]) -> None:
+    """Store how much the gathering of parameters slows compute: less where the network sets its pace."""
+    ledger.total("fsdp/links", *[f"{piece}/link" for piece in pieces])
+    ledger.total("fsdp/gathers", *pieces)
+    ledger.add(
+        "fsdp/interference", layer.interference, residual="fsdp_residual", link="fsdp/links", total="fsdp/gathers"
+    )
+
+
+def _tied_embeddings(ledger: Ledger) -> None:
+    """Store the reduction of a shared embedding between the first and the last stage, one card a rank."""
+    c = ledger.columns
+    if not any_row(c["tied_embeddings"] * (c["pp"] > 1) > 0):
+        return
+    ledger.add("dp/tied/message", gathering.tied_embedding_message)
+    ledger.add("dp/tied/ranks", data_parallel.tied_ranks)
+    ledger.add("dp/tied/stride", data_parallel.tied_stride)
+    pair = place(ledger, "tied", "dp/tied/ranks", "dp/tied/stride")
+    collectives.add_all_reduce(ledger, "dp/tied/all-reduce", message="dp/tied/message", **pair)
+    ledger.add("dp/tied/used", gathering.is_tied)
+    ledger.product("dp/tied", "dp/tied/all-reduce", "dp/tied/used")
 
 
 def _messages(ledger: Ledger, name: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from gpucalc.core.formula import Constant
 from gpucalc.core.ledger import Ledger, any_row
 from gpucalc.estimate import products, shapes
-from gpucalc.formulas import attention, flops, layer, parameters, power, roofline
+from gpucalc.formulas import attention, flops, layer, logits, parameters, power, roofline
 from gpucalc.formulas import shapes as sizes
 
 HALF = "half_"  # prefix of the kernel constants that hold for 16-bit products
@@ -58,16 +58,41 @@ def _gemms(m: str, n: str, k: str) -> dict[str, tuple[str, str, str]]:
     return dict(zip(GEMMS, ((m, n, k), (m, k, n), (n, k, m)), strict=True))
 
 
-def _product(ledger: Ledger, p: shapes.Product, m: str, *, factor: str = "") -> None:
+def _product(ledger: Ledger, p: shapes.Product, m: str) -> None:
     """Store forward, activation-gradient and weight-gradient time of one matrix of the average layer."""
     for direction, (rows, columns, depth) in _gemms(m, p.n, p.k).items():
         path = f"layer/{direction}/gemm/{p.name}"
         one = f"{path}/one"
         products.add_gemm(ledger, one, m=rows, n=columns, k=depth)
-        if factor:
-            ledger.product(f"{path}/group", one, factor)
-            one = f"{path}/group"
         ledger.add(path, layer.mean_over_layers, time=one, kind_layers=p.layers)
+
+
+def _grouped(ledger: Ledger, p: shapes.Product) -> None:
+    """Store the products of all local experts: one kernel whose tiles share the waves, or one kernel each.
+
+    Padded experts are one batched product of the size of the most loaded.
+    """
+    tokens, rows = "shape/expert-tokens", "shape/expert-rows"
+    stacked = f"shape/{p.name}/stacked"
+    ledger.add(stacked, layer.stacked_columns, columns=p.n)
+    together = dict(zip(GEMMS, ((rows, p.n, p.k), (rows, p.k, p.n), (stacked, p.k, tokens)), strict=True))
+    apart = _gemms(tokens, p.n, p.k)
+    launched = ledger["shape/experts-apart"]
+    for direction in GEMMS:
+        path = f"layer/{direction}/gemm/{p.name}"
+        cases = {}
+        if any_row(launched == 0):
+            m, n, k = together[direction]
+            products.add_gemm(ledger, f"{path}/grouped", m=m, n=n, k=k)
+            cases[0] = f"{path}/grouped"
+        if any_row(launched > 0):
+            m, n, k = apart[direction]
+            products.add_gemm(ledger, f"{path}/one", m=m, n=n, k=k)
+            ledger.product(f"{path}/each", f"{path}/one", "local_experts")
+            cases[1] = f"{path}/each"
+        ledger.choose(f"{path}/all", "shape/experts-apart", cases)
+        ledger.product(f"{path}/uneven", f"{path}/all", "expert_gemm_factor")
+        ledger.add(path, layer.mean_over_layers, time=f"{path}/uneven", kind_layers=p.layers)
 
 
 def _products(ledger: Ledger) -> None:
@@ -81,16 +106,19 @@ def _products(ledger: Ledger) -> None:
 def _experts(ledger: Ledger, tokens: str) -> None:
     ledger.define("expert_tokens", layer.tokens_per_expert)
     ledger.add("shape/router-tokens", sizes.rank_share, size="tokens", ranks="tp")
-    ledger.add("shape/local-experts", sizes.rank_share, size="experts", ranks="ep")
-    ledger.product("shape/expert-products", "shape/local-experts", "expert_gemm_factor", "expert_load_factor")
+    ledger.define("local_experts", parameters.local_experts)
+    ledger.add("shape/expert-tokens", layer.loaded_tokens)
+    ledger.add("shape/expert-rows", layer.grouped_rows, expert_tokens="shape/expert-tokens")
+    ledger.add("shape/experts-apart", layer.experts_launched_apart)
     rows = {
         "tokens": tokens,
         "router": shapes.rows_of(ledger, "shape/router-tokens/present", "shape/router-tokens"),
-        "expert": shapes.rows_of(ledger, "shape/expert-tokens", "expert_tokens"),
     }
     for product in shapes.expert_products(ledger, "etp"):
-        factor = "shape/expert-products" if product.part == "expert" else ""
-        _product(ledger, product, rows[product.rows], factor=factor)
+        if product.part == "expert":
+            _grouped(ledger, product)
+        else:
+            _product(ledger, product, rows[product.rows])
     ledger.add("layer/traffic/permutation", layer.permutation_traffic)
     ledger.add("layer/traffic/expert-bias", layer.expert_bias_traffic)
     ledger.total("layer/traffic/experts", "layer/traffic/permutation", "layer/traffic/expert-bias")
@@ -112,6 +140,7 @@ def _attention(ledger: Ledger) -> None:
     ledger.add("shape/heads", sizes.rank_share, size="heads", ranks="tp")
     ledger.add("shape/kv-heads", sizes.rank_kv_heads)
     ledger.add("shape/head-dim", sizes.mean_head_dim)
+    ledger.add("shape/attention-peak", attention.attention_peak)
     kinds = {"full": ("shape/full-layers", "seq_len")}
     if any_row(c["window_layers"] > 0):
         kinds["window"] = ("window_layers", shapes.rows_of(ledger, "shape/window", "window"))
@@ -137,7 +166,7 @@ _SHAPE = {
     "queries": "shape/queries",
     "heads": "shape/heads",
     "head_dim": "shape/head-dim",
-    "peak": f"{HALF}peak",
+    "peak": "shape/attention-peak",
 }
 
 
@@ -198,6 +227,7 @@ def _elementwise(ledger: Ledger) -> None:
 
 
 def _head(ledger: Ledger) -> None:
+    ledger.define("loss_ranks", logits.loss_ranks)
     half = {name[len(HALF) :]: name for name in ledger.columns if name.startswith(HALF)}
     for direction, (rows, columns, depth) in _gemms("tokens", shapes.head_width(ledger), "hidden").items():
         products.add_gemm(ledger, f"head/{direction}", m=rows, n=columns, k=depth, **half)
@@ -229,7 +259,8 @@ def _sums(ledger: Ledger) -> None:
         "layer/weight-gradient/trained",
         *_below(ledger, "layer/backward"),
     )
-    ledger.add("layer/host/operations", layer.launched_operations, expert_ratio="expert_host_ratio")
+    ledger.add("layer/host/expert-ratio", layer.expert_operations_ratio)
+    ledger.add("layer/host/operations", layer.launched_operations, expert_ratio="layer/host/expert-ratio")
     ledger.product("layer/host/operations-backward", "layer/host/operations", BACKWARD_KERNELS)
     ledger.add("layer/host/forward", layer.host_time, operations="layer/host/operations")
     ledger.add("layer/host/backward", layer.host_time, operations="layer/host/operations-backward")

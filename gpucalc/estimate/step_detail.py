@@ -80,7 +80,9 @@ def _layer_traffic(ledger: Ledger) -> None:
     passes = "stage/layer-passes"
     ledger.add("traffic/tp/message", shapes.message_of_many, message="layer/message", ranks="tp")
     ledger.product("traffic/tp", "traffic/tp/message", passes, "layer/tp/blocks", TP_COLLECTIVES)
-    ledger.product("communication/tp", "layer/tp/time", passes, BOTH)
+    ledger.product("communication/tp/both", "layer/tp/time", BOTH)
+    ledger.total("communication/tp/layer", "communication/tp/both", "layer/tp/regather")
+    ledger.product("communication/tp", "communication/tp/layer", passes)
     ledger.add("traffic/pp/message", shapes.message_of_many, message="pp/message", ranks="pp")
     ledger.product("traffic/pp", "traffic/pp/message", "micro_batches", "vpp", BOTH)
     ledger.add("communication/pp/hop", layer.time_of_many, time="pp/hop", ranks="pp")
@@ -121,7 +123,8 @@ def _data_parallel_traffic(ledger: Ledger) -> None:
         layer_scatter="fsdp/reduce-scatter",
         layer_passes="stage/layer-passes",
     )
-    ledger.total("communication/dp", "communication/dp/step", "communication/dp/layers", "dp/reduction/copies")
+    parts = ["communication/dp/step", "communication/dp/layers", "dp/reduction/copies"]
+    ledger.total("communication/dp", *parts, *(["dp/tied"] if "dp/tied" in ledger else []))
 
 
 def _bounds(ledger: Ledger) -> None:

@@ -12,13 +12,14 @@ import numpy as np
 
 from gpucalc.core.formula import Constant
 from gpucalc.core.ledger import Columns, Ledger, any_row
-from gpucalc.estimate import communication, layer_time, step_detail, step_memory
-from gpucalc.formulas import data_parallel, flops, layer, pipeline
+from gpucalc.estimate import communication, layer_memory, layer_time, step_detail, step_memory
+from gpucalc.formulas import data_parallel, flops, layer, optimizer_step, pipeline
 from gpucalc.layouts.axes import ACTIVATIONS, LAYER, STATES, outside
 from gpucalc.layouts.schedules import profile_constants
 
 # A copy engine moves activations to the host; it takes no multiprocessor from the layer.
 ALL_HIDDEN = Constant("ALL_HIDDEN", 1.0, "share of a layer's time that a copy engine can use", "definition")
+SHARE_OF_INPUTS = ("heads", "seq_len", "hidden", "flash")  # what a layer keeps for its weight gradients
 NO_RESIDUAL = Constant("NO_RESIDUAL", 0.0, "what a copy engine takes from the compute beside it", "definition")
 
 
@@ -33,7 +34,7 @@ def estimate_training(columns: Columns, *, detail: bool = False, trace: bool = F
     per_layer = around.without("global_batch", *outside(LAYER))
     _layer(per_layer)
     _recomputed_layer(per_layer)
-    step_memory.add_layer_activations(per_layer)
+    layer_memory.add_layer_memory(per_layer)
     communication.add_pipeline_transfer(per_layer)
     states = ledger.without("global_batch", *outside(STATES))
     step_memory.define_replicas(states)
@@ -42,15 +43,19 @@ def estimate_training(columns: Columns, *, detail: bool = False, trace: bool = F
     communication.add_data_parallel(states)
     _chosen_traffic(states)
     _optimizer(states)
-    schedules = around.on("pp", "dp", "vpp", "schedule", "micro_batch", "global_batch", *profile_constants())
+    step_memory.add_outside(states)
+    schedules = around.on(
+        "pp", "dp", "vpp", "schedule", "micro_batch", "global_batch", *SHARE_OF_INPUTS, *profile_constants()
+    )
     schedules.define("micro_batches", pipeline.micro_batches)
     step_memory.add_in_flight(schedules)
     _idle_passes(schedules)
     step_memory.add_stage_layers(around.on("pp", "layers"), "stage/layers")
-    step_memory.add_passing(around)
+    step_memory.add_losses(around)
     step_memory.add_bounds(around)
     _stage_parts(around)
     ledger.share("symbol/micro_batches")
+    step_memory.add_transient(ledger)
     step_memory.add_memory(ledger)
     _stage_time(ledger)
     _pipeline(ledger)
@@ -93,7 +98,11 @@ def _optimizer(ledger: Ledger) -> None:
         updated, data_parallel.updated_parameters, dense="stage/parameters/dense", experts="stage/parameters/experts"
     )
     ledger.add("optimizer/update", data_parallel.optimizer_time, updated_parameters=updated)
-    ledger.add("optimizer/offload", data_parallel.offload_time, updated_parameters=updated)
+    ledger.add("optimizer/transfer", data_parallel.offload_time, updated_parameters=updated)
+    ledger.add(
+        "optimizer/host", optimizer_step.host_update_time, updated_parameters=updated, update_bytes="optimizer_traffic"
+    )
+    ledger.total("optimizer/offload", "optimizer/transfer", "optimizer/host")
     ledger.add("optimizer/broadcast", data_parallel.partition_broadcast_time)
     parts = ["optimizer/update", "optimizer/offload", "optimizer/broadcast"]
     if any_row(ledger.columns["orthogonalises"] > 0):
@@ -149,7 +158,7 @@ def _stage_time(ledger: Ledger) -> None:
             communication=traffic,
             window=window,
             hidden_share="fsdp_hidden_share",
-            residual="fsdp_residual",
+            residual="fsdp/interference",
         )
     ledger.total("layer/fsdp/exposed", "layer/fsdp/forward", "layer/fsdp/backward")
     names = ("forward/time", "backward/time", "recompute/time", "fsdp/exposed", "host/gap")
@@ -227,11 +236,13 @@ def _data_parallel(ledger: Ledger) -> None:
 
     Reductions run beside the backward pass, those of ZeRO 2 of each micro-batch; gathering beside the forward pass.
     """
-    ledger.add("dp/window", layer.remaining_time, time="stage/slowest", part="stage/forward")
+    ledger.add("stage/slowest-backward", layer.remaining_time, time="stage/slowest", part="stage/forward")
+    ledger.add("dp/window", data_parallel.overlap_window, window="stage/slowest-backward")
+    ledger.add("dp/gather/window", data_parallel.overlap_window, window="stage/forward")
     for path, traffic, window in (
         ("dp/reduce/last", "dp/reduction/last", "dp/window"),
         ("dp/reduce/exposed", "dp/reduction/each", "dp/window"),
-        ("dp/gather/exposed", "dp/gathering", "stage/forward"),
+        ("dp/gather/exposed", "dp/gathering", "dp/gather/window"),
     ):
         ledger.add(
             path,
@@ -242,7 +253,8 @@ def _data_parallel(ledger: Ledger) -> None:
             residual="dp_residual",
         )
     ledger.add("dp/reduce/earlier", data_parallel.earlier_reductions_time, exposed="dp/reduce/exposed")
-    ledger.total("dp/exposed", "dp/reduce/last", "dp/reduce/earlier", "dp/gather/exposed")
+    parts = ["dp/reduce/last", "dp/reduce/earlier", "dp/gather/exposed"]
+    ledger.total("dp/exposed", *parts, *(["dp/tied"] if "dp/tied" in ledger else []))
 
 
 def _step(ledger: Ledger) -> None:
@@ -262,5 +274,11 @@ def _metrics(ledger: Ledger) -> None:
     ledger.add("flops/attention", flops.attention_flops_per_token, attended="flops/attended")
     ledger.add("flops/step", flops.step_flops, matmul_flops="flops/matmul", attention_flops="flops/attention")
     ledger.add("metric/mfu", flops.model_flops_utilisation, flops="flops/step", step_time="time/step")
-    ledger.add("metric/hfu", flops.hardware_flops_utilisation, mfu="metric/mfu", recomputed_share="full_share")
+    ledger.add(
+        "metric/hfu",
+        flops.hardware_flops_utilisation,
+        mfu="metric/mfu",
+        recomputed_share="full_share",
+        passes="flops/passes",
+    )
     ledger.add("metric/tokens_per_s_per_gpu", flops.tokens_per_second_per_gpu, step_time="time/step")

@@ -13,6 +13,16 @@ from gpucalc.core.units import Bytes, BytesPerSecond, Count, Flag, Flop, FlopPer
 from gpucalc.formulas.roofline import smooth_maximum
 
 
+@formula(symbol="P_att", cite="gpucalc-counting", valid="attention_low_precision 0 or 1")
+def attention_peak(peak: FlopPerSecond, half_peak: FlopPerSecond, attention_low_precision: Flag) -> FlopPerSecond:
+    """Dense peak at which attention's own products run: that of 16 bit, unless they are quantised too.
+
+    >>> float(attention_peak(2e15, 1e15, 0)), float(attention_peak(2e15, 1e15, 1))
+    (1000000000000000.0, 2000000000000000.0)
+    """
+    return np.where(np.greater(attention_low_precision, 0), peak, half_peak)
+
+
 @formula(symbol="s̄", cite="dao2022", valid="keys, window >= 1; window = keys where there is none")
 def attended_keys(keys: Count, window: Count, causal: Flag) -> Count:
     """Mean number of keys a query attends to, with a sliding window and a causal mask.

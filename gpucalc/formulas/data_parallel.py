@@ -133,6 +133,46 @@ def repeated_reduction_time(reduction: Seconds, zero_stage: Count) -> Seconds:
     return reduction * np.equal(zero_stage, 2)
 
 
+@formula(symbol="[overlap]·t", cite="megatron-core", valid="dp_overlap 0 or 1")
+def overlap_window(window: Seconds, dp_overlap: Flag) -> Seconds:
+    """Time beside which gradients are reduced and parameters gathered: none where the launcher does not overlap.
+
+    >>> float(overlap_window(2.0, 1)), float(overlap_window(2.0, 0))
+    (2.0, 0.0)
+    """
+    return window * dp_overlap
+
+
+@formula(symbol="S/q", cite="deepspeed-config", valid="gather_pieces >= 1")
+def gathered_piece(message: Bytes, gather_pieces: Count) -> Bytes:
+    """Bytes of one of the collectives in which the parameters of a layer are gathered.
+
+    >>> gathered_piece(1.2e7, 12)
+    1000000.0
+    """
+    return message / gather_pieces
+
+
+@formula(symbol="n_tied", cite="megatron-core", valid="pp >= 1")
+def tied_ranks(pp: Ranks) -> Ranks:
+    """Ranks that share an embedding: the first and the last of several stages.
+
+    >>> float(tied_ranks(4)), float(tied_ranks(1))
+    (2.0, 1.0)
+    """
+    return np.minimum(pp, 2.0)
+
+
+@formula(symbol="Δ_tied", cite="megatron-core", valid="pp >= 1")
+def tied_stride(n_gpus: Ranks, pp: Ranks) -> Ranks:
+    """Ranks between the first and the last stage: all but one stage's.
+
+    >>> float(tied_stride(64, 4)), float(tied_stride(8, 1))
+    (48.0, 1.0)
+    """
+    return np.maximum(n_gpus / pp * (pp - 1), 1.0)
+
+
 @formula(symbol="(m-1)·t", cite="rajbhandari2020", valid="micro_batches >= 1")
 def earlier_reductions_time(exposed: Seconds, micro_batches: Count) -> Seconds:
     """Exposed reductions of all micro-batches but the last.
@@ -257,13 +297,17 @@ def optimizer_time(
     memory_bandwidth: BytesPerSecond,
     memory_efficiency: Ratio,
     optimizer_fixed_seconds: Seconds,
+    offload_optimizer: Flag = 0.0,
 ) -> Seconds:
     """Time of the optimizer update: states, gradients and weights pass HBM once, plus host time per step.
 
-    >>> float(optimizer_time(1e9, 22.0, 2.75e12, 0.8, 0.0))
-    0.01
+    Nothing of it passes HBM when the states rest on the host.
+
+    >>> float(optimizer_time(1e9, 30.0, 2.5e12, 0.8, 0.0)), float(optimizer_time(1e9, 30.0, 2.5e12, 0.8, 0.01, 1))
+    (0.015, 0.01)
     """
-    return updated_parameters * optimizer_traffic / (memory_bandwidth * memory_efficiency) + optimizer_fixed_seconds
+    passing = updated_parameters * optimizer_traffic / (memory_bandwidth * memory_efficiency)
+    return passing * (1 - offload_optimizer) + optimizer_fixed_seconds
 
 
 @formula(symbol="t_NS", cite="jordan2024", valid="matrices of hidden by wider; five iterations")

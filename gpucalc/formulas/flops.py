@@ -86,14 +86,14 @@ def model_flops_utilisation(flops: Flop, step_time: Seconds, n_gpus: Count, peak
     return flops / (step_time * n_gpus * peak)
 
 
-@formula(symbol="HFU", cite="korthikanti2022", valid="")
-def hardware_flops_utilisation(mfu: Ratio, recomputed_share: Ratio) -> Ratio:
-    """Utilisation with recomputation counted: one more forward pass is a third of the model FLOPs.
+@formula(symbol="HFU", cite="korthikanti2022", valid="passes 3, or 2 with a frozen base")
+def hardware_flops_utilisation(mfu: Ratio, recomputed_share: Ratio, passes: Count = 3.0) -> Ratio:
+    """Utilisation with recomputation counted: one more forward pass, a third of the model FLOPs (half if frozen).
 
-    >>> float(hardware_flops_utilisation(0.45, 1.0))
-    0.6
+    >>> float(hardware_flops_utilisation(0.45, 1.0)), round(float(hardware_flops_utilisation(0.45, 1.0, 2.0)), 3)
+    (0.6, 0.675)
     """
-    return mfu * (1 + recomputed_share / 3)
+    return mfu * (1 + recomputed_share / passes)
 
 
 @formula(symbol="tokens/s/GPU", cite="chowdhery2022", valid="")

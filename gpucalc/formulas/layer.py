@@ -138,8 +138,9 @@ def unfused_traffic(
     feed_forward: Count,
     gated: Flag,
     qkv: Count,
-    unfused_norm_share: Ratio,
-    unfused_share: Ratio,
+    fused_norm: Flag,
+    fused_gate: Flag,
+    fused_rope: Flag,
     norm_bytes: Bytes = 60.0,
     rotary_bytes: Bytes = 20.0,
     gate_bytes: Bytes = 4.0,
@@ -150,11 +151,12 @@ def unfused_traffic(
     and k (negate, concatenate, two products, sum), the gate's product apart from its activation.
     LayerNorm and GELU of GPT-type blocks are single kernels everywhere.
 
-    >>> [float(unfused_traffic(1, 100, 1, 400, gated, 300, 1.0, 1.0)) for gated in (1, 0)]
+    >>> [float(unfused_traffic(1, 100, 1, 400, gated, 300, 0, 0, 0)) for gated in (1, 0)]
     [13600.0, 0.0]
     """
-    norms = unfused_norm_share * norm_bytes * hidden / sequence_ranks
-    return gated * tokens * (norms + unfused_share * (rotary_bytes * qkv + gate_bytes * feed_forward))
+    norms = (1 - fused_norm) * norm_bytes * hidden / sequence_ranks
+    gate = (1 - fused_gate) * gate_bytes * feed_forward
+    return gated * tokens * (norms + (1 - fused_rope) * rotary_bytes * qkv + gate)
 
 
 @formula(symbol="Q_cast", cite="micikevicius2022", valid="8- and 4-bit matrix products")
@@ -179,25 +181,42 @@ def cast_traffic(
 def launched_operations(
     flash: Flag,
     tp: Count,
+    gated: Flag,
+    fused_norm: Flag,
+    fused_gate: Flag,
+    fused_rope: Flag,
     adapters: Flag,
     moe_layers: Count,
     layers: Count,
+    graph_layers: Flag,
+    graph_steps: Flag = 0.0,
     dequantises: Flag = 0.0,
     base_operations: Count = 12.0,
     flash_operations: Count = 4.0,
-    parallel_operations: Count = 4.0,
+    parallel_operations: Count = 8.0,
+    norm_operations: Count = 10.0,
+    rope_operations: Count = 8.0,
     adapter_ratio: Ratio = 1.6,
     dequantise_ratio: Ratio = 0.7,
     expert_ratio: Ratio = 10.0,
+    graph_operations: Count = 2.0,
 ) -> Count:
     """Host operations that launch one layer's forward pass, mean over dense and expert layers.
 
-    >>> float(launched_operations(1, 1, 0, 0, 32))
-    16.0
+    Norms and rotary embeddings that are not one kernel are cast, square, mean, product and so on, each launched by
+    itself. Of a layer in a CUDA graph only its replay is launched, and nothing where the graph holds the whole step.
+
+    >>> [float(launched_operations(1, 1, 1, fused, fused, fused, 0, 0, 32, 0)) for fused in (1, 0)]
+    [16.0, 35.0]
+    >>> float(launched_operations(1, 1, 1, 1, 1, 1, 0, 0, 32, 1))
+    2.0
     """
-    dense = base_operations + flash_operations * flash + parallel_operations * (tp > 1)
-    adapted = 1 + (adapter_ratio - 1) * adapters + dequantise_ratio * dequantises
-    return dense * adapted * (1 + (expert_ratio - 1) * moe_layers / layers)
+    unfused = gated * (norm_operations * (1 - fused_norm) + rope_operations * (1 - fused_rope) + (1 - fused_gate))
+    dense = base_operations + flash_operations * flash + parallel_operations * (tp > 1) + unfused
+    adapted = dense * (1 + (adapter_ratio - 1) * adapters + dequantise_ratio * dequantises)
+    captured = adapted * (1 - graph_layers) + graph_operations * graph_layers
+    mean = captured * (1 - moe_layers / layers) + adapted * expert_ratio * moe_layers / layers
+    return mean * (1 - graph_steps)
 
 
 @formula(symbol="t_host", cite="gpucalc-calibration", valid="")
@@ -208,16 +227,6 @@ def host_time(operations: Count, seconds_per_operation: Seconds) -> Seconds:
     0.00016
     """
     return operations * seconds_per_operation
-
-
-@formula(symbol="max(t_dev, t_host)", cite="williams2009", valid="")
-def bounded_below(time: Seconds, floor: Seconds) -> Seconds:
-    """The device's time or the host's, whichever is longer.
-
-    >>> float(bounded_below(1.0, 2.0))
-    2.0
-    """
-    return np.maximum(time, floor)
 
 
 @formula(symbol="k·T/E_loc", cite="liu2024moe", valid="balanced routing times the load factor")
@@ -232,6 +241,16 @@ def tokens_per_expert(
     4096.0
     """
     return tokens * etp / tp * experts_per_token * ep / np.maximum(experts, 1)
+
+
+@formula(symbol="m_grp", cite="gpucalc-counting", valid="one kernel whose tiles share the waves")
+def grouped_rows(expert_tokens: Count, local_experts: Count, tile_rows: Count = 128.0, padding: Ratio = 0.5) -> Count:
+    """Rows of the products of all local experts as one: each expert's last tile is half empty on average.
+
+    >>> float(grouped_rows(512.0, 64))
+    36864.0
+    """
+    return local_experts * (expert_tokens + padding * tile_rows)
 
 
 @formula(symbol="Q_perm", cite="liu2024moe", valid="")
@@ -296,14 +315,56 @@ def repeated_message(message: Bytes, times: Count) -> Bytes:
     return message * times
 
 
+@formula(symbol="q_moe/q", cite="gpucalc-calibration", valid="graph_layers 0 or 1")
+def expert_operations_ratio(expert_host_ratio: Ratio, expert_host_ratio_launched: Ratio, graph_layers: Flag) -> Ratio:
+    """Host operations of a layer with experts over those of a dense one, in CUDA graphs or launched one by one.
+
+    >>> float(expert_operations_ratio(6.0, 16.0, 1)), float(expert_operations_ratio(6.0, 16.0, 0))
+    (6.0, 16.0)
+    """
+    return graph_layers * expert_host_ratio + (1 - graph_layers) * expert_host_ratio_launched
+
+
+@formula(symbol="T_max", cite="liu2024moe", valid="expert_imbalance >= 1")
+def loaded_tokens(expert_tokens: Tokens, expert_imbalance: Ratio) -> Tokens:
+    """Tokens of an expert of the most loaded rank, at least 1.
+
+    >>> float(loaded_tokens(512.0, 1.5))
+    768.0
+    """
+    return np.maximum(expert_tokens * expert_imbalance, 1.0)
+
+
+@formula(symbol="n·E", cite="liu2024moe", valid="")
+def stacked_columns(columns: Elements, local_experts: Count) -> Elements:
+    """Columns of the weight gradients of all local experts, whose tiles share the waves of one kernel.
+
+    >>> float(stacked_columns(2048, 16))
+    32768.0
+    """
+    return columns * local_experts
+
+
+@formula(symbol="[apart]", cite="gpucalc-counting", valid="flags")
+def experts_launched_apart(experts_apart: Flag, experts_padded: Flag) -> Flag:
+    """Whether the products of the experts do not share the waves of one kernel.
+
+    >>> float(experts_launched_apart(0, 1)), float(experts_launched_apart(0, 0))
+    (1.0, 0.0)
+    """
+    return 1.0 * np.maximum(experts_apart, experts_padded)
+
+
 @formula(symbol="Q_loss", cite="gpucalc-counting", valid="")
-def loss_traffic(tokens: Tokens, vocab: Elements, tp: Ranks, logit_traffic: Bytes) -> Bytes:
+def loss_traffic(tokens: Tokens, vocab: Elements, loss_ranks: Ranks, logit_traffic: Bytes) -> Bytes:
     """HBM bytes of the loss and its gradient: each logit of a rank passes in `logit_traffic` bytes.
+
+    `loss_ranks`: ranks over which the logits are sharded while the loss is computed.
 
     >>> loss_traffic(4096, 32000, 4, 12.0)
     393216000.0
     """
-    return tokens * vocab / tp * logit_traffic
+    return tokens * vocab / loss_ranks * logit_traffic
 
 
 @formula(symbol="t_head", cite="gpucalc-counting", valid="encoders may have no head: vocab 0")
@@ -399,6 +460,89 @@ def selectively_recomputed_time(
     """
     core = attention * (1 - flash)
     return core + selective_recompute_share * (forward - core)
+
+
+@formula(symbol="t_TP", cite="transformer-engine", valid="chunks >= 1")
+def chunked_exposed_time(
+    communication: Seconds, product: Seconds, overlap: Flag, chunks: Count, residual: Ratio
+) -> Seconds:
+    """Tensor-parallel traffic that a product does not hide, when both run in chunks beside each other.
+
+    Without overlap all of it. With it the first chunk is exposed, or what exceeds the product, and a residual of
+    what runs beside it, since both share multiprocessors, memory and links.
+
+    >>> [float(chunked_exposed_time(1.0, g, on, 8.0, 0.25)) for g, on in ((9.0, 0), (9.0, 1), (0.5, 1))]
+    [1.0, 0.375, 0.625]
+    """
+    beside = np.maximum(communication / chunks, communication - product)
+    overlapped = beside + residual * np.minimum(communication, product)
+    return communication * (1 - overlap) + overlap * np.minimum(overlapped, communication)
+
+
+@formula(symbol="[overlap]", cite="transformer-engine", valid="flags")
+def overlaps_chunks(tp_overlap: Flag, sequence_parallel: Flag) -> Flag:
+    """Whether tensor-parallel collectives run in chunks beside products: they do where the sequence is sharded.
+
+    An all-reduce has no chunk that a product could start with; Megatron-LM refuses the switch without it.
+
+    >>> [float(overlaps_chunks(*case)) for case in ((1, 1), (1, 0), (0, 1))]
+    [1.0, 0.0, 0.0]
+    """
+    return 1.0 * tp_overlap * sequence_parallel
+
+
+@formula(symbol="[async]", cite="megatron-core", valid="flags")
+def asynchronous_reduction(tp_asynchronous: Flag, overlap: Flag) -> Flag:
+    """Whether what leaves a block's backward pass is sent beside the product for the weight's gradient.
+
+    >>> float(asynchronous_reduction(1, 0)), float(asynchronous_reduction(1, 1))
+    (1.0, 0.0)
+    """
+    return 1.0 * tp_asynchronous * (1 - overlap)
+
+
+@formula(symbol="[regather]", cite="megatron-core", valid="flags")
+def gathers_again(regathers: Flag, sequence_parallel: Flag) -> Flag:
+    """Whether the saved input of a block is gathered once more in the backward pass.
+
+    >>> float(gathers_again(1, 1)), float(gathers_again(1, 0))
+    (1.0, 0.0)
+    """
+    return 1.0 * regathers * sequence_parallel
+
+
+@formula(symbol="-t_hidden", cite="megatron-core", valid="usable 0 or 1")
+def hidden_time(communication: Seconds, window: Seconds, residual: Ratio, usable: Flag) -> Seconds:
+    """Communication, as a negative part, that an independent product hides, less the slow-down of running beside it.
+
+    >>> float(hidden_time(1.0, 4.0, 0.25, 1)), float(hidden_time(4.0, 1.0, 0.25, 1)) + 0.0
+    (-0.75, -0.75)
+    """
+    return -usable * (1 - residual) * np.minimum(communication, window)
+
+
+@formula(symbol="η_TP", cite="gpucalc-calibration", valid="overlap 0 or 1")
+def tensor_link_efficiency(overlap: Flag, link_efficiency: Ratio, isolated_link_efficiency: Ratio) -> Ratio:
+    """Share of the link rate that tensor-parallel collectives reach: that of isolated ones, unless products run beside.
+
+    >>> float(tensor_link_efficiency(0, 0.6, 0.8)), float(tensor_link_efficiency(1, 0.6, 0.8))
+    (0.8, 0.6)
+    """
+    return overlap * link_efficiency + (1 - overlap) * isolated_link_efficiency
+
+
+@formula(symbol="ρ", cite="gpucalc-calibration", valid="link <= total")
+def interference(
+    residual: Ratio, link: Seconds, total: Seconds, network_residual_floor: Ratio, tiny: Seconds = 1e-12
+) -> Ratio:
+    """Slow-down of compute by a collective: in proportion to the rate at which it passes the GPU's own memory.
+
+    Where the network sets the pace, fewer bytes a second are moved than the links could, down to a floor.
+
+    >>> float(interference(0.4, 1.0, 1.0, 0.5)), float(interference(0.4, 0.7, 1.0, 0.5))
+    (0.4, 0.27999999999999997)
+    """
+    return residual * np.maximum(network_residual_floor, link / np.maximum(np.maximum(total, link), tiny))
 
 
 @formula(symbol="t_exposed", cite="gpucalc-calibration", valid="0 <= hidden_share <= 1")

@@ -13,23 +13,33 @@ from gpucalc.core.units import Bytes, Count, Flag, Ranks, Ratio
 
 
 @formula(symbol="M_w", cite="rajbhandari2020", valid="sharded at ZeRO stage 3")
-def weight_memory(parameters: Count, weight_bytes: Bytes, zero_stage: Count, shards: Count) -> Bytes:
-    """Weights held by one rank.
+def weight_memory(
+    parameters: Count, weight_bytes: Bytes, zero_stage: Count, shards: Count, offload_parameters: Flag = 0.0
+) -> Bytes:
+    """Weights held by one rank; none when they are kept on the host.
 
     >>> float(weight_memory(1e9, 2.0, 3, 8)), float(weight_memory(1e9, 2.0, 1, 8))
     (250000000.0, 2000000000.0)
     """
-    return parameters * weight_bytes / np.where(zero_stage >= 3, shards, 1.0)
+    return (1 - offload_parameters) * parameters * weight_bytes / np.where(zero_stage >= 3, shards, 1.0)
 
 
 @formula(symbol="M_g", cite="rajbhandari2020", valid="sharded from ZeRO stage 2")
-def gradient_memory(parameters: Count, gradient_bytes: Bytes, zero_stage: Count, shards: Count) -> Bytes:
-    """Gradients held by one rank between micro-batches.
+def gradient_memory(
+    parameters: Count,
+    gradient_bytes: Bytes,
+    zero_stage: Count,
+    shards: Count,
+    offload_optimizer: Flag = 0.0,
+    offload_moves_gradients: Flag = 0.0,
+) -> Bytes:
+    """Gradients held by one rank between micro-batches; none where they follow the optimizer to the host.
 
-    >>> float(gradient_memory(1e9, 4.0, 2, 8))
-    500000000.0
+    >>> float(gradient_memory(1e9, 4.0, 2, 8)), float(gradient_memory(1e9, 4.0, 2, 8, 1))
+    (500000000.0, 0.0)
     """
-    return parameters * gradient_bytes / np.where(zero_stage >= 2, shards, 1.0)
+    held = 1 - offload_optimizer * offload_moves_gradients
+    return held * parameters * gradient_bytes / np.where(zero_stage >= 2, shards, 1.0)
 
 
 @formula(symbol="M_o", cite="rajbhandari2020", valid="sharded from ZeRO stage 1")
@@ -42,80 +52,6 @@ def optimizer_memory(
     1500000000.0
     """
     return (1 - offload_optimizer) * parameters * optimizer_bytes / np.where(zero_stage >= 1, shards, 1.0)
-
-
-@formula(symbol="b_res", cite="korthikanti2022", valid="norms in 16 bit")
-def kept_residual_bytes(norm_kept_bytes: Bytes, gated: Flag, residual_bytes: Bytes = 8.0) -> Bytes:
-    """Bytes kept per token and hidden unit: inputs and outputs of both norms, and what unfused RMSNorms keep beside.
-
-    >>> kept_residual_bytes(4.0, 1), kept_residual_bytes(4.0, 0)
-    (12.0, 8.0)
-    """
-    return residual_bytes + norm_kept_bytes * gated
-
-
-@formula(symbol="A", cite="korthikanti2022", valid="one layer, one micro-batch, nothing recomputed")
-def layer_activations(
-    tokens: Count,
-    hidden: Count,
-    sequence_ranks: Count,
-    qkv: Count,
-    attention_columns: Count,
-    feed_forward: Count,
-    gated: Flag,
-    low_precision: Flag,
-    dropout: Flag,
-    activation_factor: Ratio,
-    residual_bytes: Bytes,
-    low_residual_bytes: Bytes = 6.0,
-    stored_bytes: Bytes = 2.0,
-    low_element_bytes: Bytes = 1.0,
-    dropout_bytes: Bytes = 2.0,
-) -> Bytes:
-    """Bytes a layer keeps for its backward pass.
-
-    16-bit, per token: norm inputs and outputs and the inputs of both blocks over h, q, k, v, the attention
-    output, and three (gated) or two tensors over f. With 8-bit products their inputs are kept in 8 bit.
-
-    >>> float(layer_activations(1, 100, 1, 300, 100, 400, 0, 0, 0, 1.0, 8.0))
-    3200.0
-    """
-    over_hidden = residual_bytes * (1 - low_precision) + low_residual_bytes * low_precision + dropout_bytes * dropout
-    over_columns = stored_bytes * qkv + (stored_bytes + low_precision * low_element_bytes) * attention_columns
-    tensors = 2.0 + gated
-    over_width = tensors * stored_bytes - low_precision * low_element_bytes
-    per_token = over_hidden * hidden / sequence_ranks + over_columns + over_width * feed_forward
-    return activation_factor * tokens * per_token
-
-
-@formula(symbol="5·a·s·T/t", cite="korthikanti2022", valid="attention without flash")
-def score_activations(
-    tokens: Count, attended: Count, heads: Count, tp: Count, flash: Flag, score_bytes: Bytes = 5.0
-) -> Bytes:
-    """Bytes of scores, their softmax and dropout mask that unfused attention keeps: 5·a·s per token.
-
-    >>> float(score_activations(10, 100, 8, 2, 0)), float(score_activations(10, 100, 8, 2, 1))
-    (20000.0, 0.0)
-    """
-    return (1 - flash) * score_bytes * heads / tp * attended * tokens
-
-
-@formula(symbol="4·k·T·h/σ", cite="liu2024moe", valid="")
-def routed_activations(
-    tokens: Count,
-    hidden: Count,
-    experts_per_token: Count,
-    moe_layers: Count,
-    layers: Count,
-    tp: Count,
-    copy_bytes: Bytes = 4.0,
-) -> Bytes:
-    """Bytes of the routed copies of the tokens, before and after the experts, mean over the layers.
-
-    >>> float(routed_activations(10, 100, 2, 1, 2, 1))
-    4000.0
-    """
-    return copy_bytes * experts_per_token * tokens * hidden / tp * moe_layers / layers
 
 
 @formula(symbol="A_in", cite="chen2016", valid="")
@@ -167,26 +103,6 @@ def working_memory(
     return gradients + recomputing * recomputed_layer
 
 
-@formula(symbol="M_logits", cite="korthikanti2022", valid="on the stage with the head")
-def logits_memory(tokens: Count, vocab: Count, tp: Count, logit_bytes: Bytes) -> Bytes:
-    """Bytes of the logits, their loss and gradient.
-
-    >>> float(logits_memory(81920, 128256, 1, 2.0)) / 2**30
-    19.5703125
-    """
-    return tokens * vocab / tp * logit_bytes
-
-
-@formula(symbol="b_gather", cite="zhao2023", valid="ZeRO stage 3")
-def gathered_bytes(weight_comm_bytes: Bytes, trains_base: Flag, gradient_bytes_unreduced: Bytes = 2.0) -> Bytes:
-    """Bytes of a gathered parameter and, where the base trains, of its gradient before it is reduced.
-
-    >>> gathered_bytes(2.0, 1), gathered_bytes(2.0, 0)
-    (4.0, 2.0)
-    """
-    return weight_comm_bytes + gradient_bytes_unreduced * trains_base
-
-
 @formula(symbol="L_gather", cite="zhao2023", valid="ZeRO stage 3")
 def gathered_layers(gathers_model: Flag, longest: Count) -> Count:
     """Layers whose parameters are gathered at once: one, or all of a stage that is one unit of sharding.
@@ -195,18 +111,6 @@ def gathered_layers(gathers_model: Flag, longest: Count) -> Count:
     (1.0, 32.0)
     """
     return np.where(np.greater(gathers_model, 0), longest, 1.0)
-
-
-@formula(symbol="M_gather", cite="zhao2023", valid="ZeRO stage 3; one rank gathers nothing")
-def gathered_memory(
-    layer_parameters: Count, embedding_parameters: Count, zero_stage: Count, shards: Ranks, gather_bytes: Bytes
-) -> Bytes:
-    """Bytes of the parameters gathered for use and of their unreduced gradients, one layer and the embeddings.
-
-    >>> [float(gathered_memory(1e6, 2e6, *case, 4.0)) for case in ((3, 8), (3, 1), (1, 8))]
-    [12000000.0, 0.0, 0.0]
-    """
-    return ((zero_stage >= 3) & (shards > 1)) * gather_bytes * (layer_parameters + embedding_parameters)
 
 
 @formula(symbol="M_act", cite="narayanan2021", valid="")
@@ -226,16 +130,6 @@ def stage_activations(
     4200.0
     """
     return in_flight * (stage_depth * kept_per_layer + boundary) * (1 - (1 - offload_kept) * offload_activations)
-
-
-@formula(symbol="max(0, M_logits - M_work)", cite="korthikanti2022", valid="on the stage with the head")
-def logits_excess(transient: Bytes, working: Bytes) -> Bytes:
-    """Bytes by which the logits exceed a layer's working set, whose place they take.
-
-    >>> float(logits_excess(5.0, 3.0))
-    2.0
-    """
-    return transient - working
 
 
 @formula(
@@ -262,24 +156,46 @@ def gradients_freed_at_once(gradients_freed: Flag, micro_batches: Count, pp: Ran
     return 1.0 * gradients_freed * np.equal(micro_batches, 1) * np.equal(pp, 1)
 
 
-@formula(symbol="M_reserve", cite="gpucalc-calibration", valid="fragmentation >= 1")
-def reserve_memory(raw: Bytes, fragmentation: Ratio, fixed: Bytes) -> Bytes:
-    """What a counter shows beyond `raw` bytes of tensors: allocator rounding and fixed buffers of libraries.
+@formula(symbol="M_alloc", cite="gpucalc-calibration", valid="allocated_factor >= 1")
+def allocated_memory(raw: Bytes, allocated_factor: Ratio, allocated_fixed: Bytes) -> Bytes:
+    """Bytes that the allocator hands out for `raw` bytes of tensors: rounded blocks, and workspaces of libraries.
 
-    >>> round(float(reserve_memory(100.0, 1.03, 10.0)), 9)
-    13.0
+    >>> round(float(allocated_memory(100.0, 1.02, 10.0)), 9)
+    112.0
     """
-    return raw * (fragmentation - 1) + fixed
+    return raw * allocated_factor + allocated_fixed
+
+
+@formula(symbol="M_res", cite="gpucalc-calibration", valid="fragmentation >= 1")
+def reserved_memory(allocated: Bytes, fragmentation: Ratio) -> Bytes:
+    """Bytes that the caching allocator has taken from the driver: what it hands out, and the gaps between.
+
+    >>> round(float(reserved_memory(100.0, 1.05)), 9)
+    105.0
+    """
+    return allocated * fragmentation
+
+
+@formula(symbol="M_ctr-M_raw", cite="gpucalc-calibration", valid="")
+def memory_beyond_tensors(counted: Bytes, raw: Bytes) -> Bytes:
+    """What a counter shows beyond the tensors: rounded blocks, workspaces, gaps, context and communicators.
+
+    >>> float(memory_beyond_tensors(112.0, 100.0))
+    12.0
+    """
+    return counted - raw
 
 
 @formula(symbol="M_raw,max", cite="gpucalc-calibration", valid="fragmentation >= 1")
-def tensor_capacity(usable_bytes: Bytes, context_bytes: Bytes, reserved_factor: Ratio, reserved_fixed: Bytes) -> Bytes:
-    """Bytes of tensors that fit: usable memory less contexts, communicators and what the allocator reserves.
+def tensor_capacity(
+    usable_bytes: Bytes, outside: Bytes, fragmentation: Ratio, allocated_factor: Ratio, allocated_fixed: Bytes
+) -> Bytes:
+    """Bytes of tensors that fit: usable memory less context and communicators, through fragmentation and rounding.
 
-    >>> round(float(tensor_capacity(114.0, 2.0, 1.1, 2.0)), 9)
+    >>> round(float(tensor_capacity(114.0, 2.0, 1.12, 1.0, 0.0)), 9)
     100.0
     """
-    return (usable_bytes - context_bytes - reserved_fixed) / reserved_factor
+    return ((usable_bytes - outside) / fragmentation - allocated_fixed) / allocated_factor
 
 
 @formula(symbol="M_raw/M_max", cite="gpucalc-calibration", valid="")
@@ -311,6 +227,47 @@ def recomputes_selectively(recompute: Count) -> Flag:
     (1.0, 0.0)
     """
     return 1.0 * np.equal(recompute, 1)
+
+
+@formula(symbol="moment", cite="korthikanti2022", valid="0 backward pass, 1 loss, 2 update")
+def fullest_moment(working: Bytes, loss: Bytes, passes: Bytes, step: Bytes) -> Count:
+    """Which moment of a stage holds most: the backward pass, the loss, or the update of the parameters.
+
+    >>> [float(fullest_moment(*case)) for case in ((2.0, 1.0, 9.0, 5.0), (1.0, 2.0, 9.0, 5.0), (1.0, 2.0, 4.0, 5.0))]
+    [0.0, 1.0, 2.0]
+    """
+    updating = np.greater(step, passes)
+    return np.where(updating, 2.0, 1.0 * np.greater(loss, working))
+
+
+@formula(symbol="M·[moment]", cite="korthikanti2022", valid="")
+def held_in(held: Bytes, moment: Count, first: Count, last: Count) -> Bytes:
+    """Bytes that are held in the moments from `first` to `last` only.
+
+    >>> [float(held_in(5.0, moment, 0, 1)) for moment in (0, 1, 2)]
+    [5.0, 5.0, 0.0]
+    """
+    return held * (np.greater_equal(moment, first) & np.less_equal(moment, last))
+
+
+@formula(symbol="M_free", cite="korthikanti2022", valid="")
+def free_for_training(capacity: Bytes, resting_bytes: Bytes) -> Bytes:
+    """Bytes left for a training step beside models that rest there: a reference, a reward model, a critic.
+
+    >>> float(free_for_training(80.0, 16.0))
+    64.0
+    """
+    return capacity - resting_bytes
+
+
+@formula(symbol="S_base", cite="dettmers2023", valid="base_sharded 0 or 1")
+def weight_shards(shards: Ranks, base_sharded: Flag) -> Ranks:
+    """Ranks that share the weights: integer-quantised ones stay whole on each.
+
+    >>> float(weight_shards(8, 1)), float(weight_shards(8, 0))
+    (8.0, 1.0)
+    """
+    return np.where(np.greater(base_sharded, 0), shards, 1.0)
 
 
 @formula(symbol="[φ>0]", cite="korthikanti2022", valid="0 <= full_share <= 1")

@@ -90,6 +90,16 @@ def layer_parameters_experts(
     return experts * expert_parameters * moe_layers / layers / (ep * etp)
 
 
+@formula(symbol="E/e", cite="liu2024moe", valid="ep divides experts; 1 for dense models")
+def local_experts(experts: Count, ep: Count) -> Count:
+    """Routed experts of one layer on one rank.
+
+    >>> float(local_experts(128, 8)), float(local_experts(0, 1))
+    (16.0, 1.0)
+    """
+    return np.maximum(experts / ep, 1.0)
+
+
 @formula(symbol="N_first", cite="shoeybi2019", valid="tp >= 1")
 def first_stage_extra(
     embedding_parameters: Count, other_parameters: Count, head_parameters: Count, pp: Count, tp: Count

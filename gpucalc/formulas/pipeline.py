@@ -186,44 +186,58 @@ def in_flight_1f1b(micro_batches: Count, pp: Count, stage_index: Count) -> Count
     return np.minimum(micro_batches, pp - stage_index)
 
 
-@formula(symbol="q_int", cite="korthikanti2022", valid="vpp > 1")
+@formula(symbol="q_int", cite="megatron-core", valid="vpp > 1; stage_index from 0")
 def in_flight_interleaved(micro_batches: Count, pp: Count, vpp: Count, stage_index: Count) -> Count:
-    """Micro-batches in flight of the interleaved schedule: p - i, and (p-1)/v more for the extra chunks.
+    """Micro-batches in flight of the interleaved schedule, in units of a stage: (2(p-i-1) + (v-1)·p + 1)/v chunks.
 
-    >>> float(in_flight_interleaved(32, 8, 2, 0))
-    11.5
+    >>> [float(in_flight_interleaved(64, 8, 4, i)) for i in (0, 1, 7)]
+    [9.75, 9.25, 6.25]
+    >>> float(in_flight_interleaved(8, 8, 4, 0))
+    8.0
     """
-    return np.minimum(micro_batches, (pp - stage_index) + (pp - 1) / vpp)
+    return np.minimum(micro_batches, (2 * (pp - stage_index - 1) + (vpp - 1) * pp + 1) / vpp)
 
 
-@formula(symbol="q_ZB1", cite="qi2024", valid="one-activation schedules: ZB-H1, ZB-1p")
-def in_flight_zero_bubble_1(micro_batches: Count, pp: Count, stage_index: Count) -> Count:
-    """Micro-batches in flight when weight gradients wait: one more than 1F1B, on every stage up to p.
+@formula(symbol="q_ZB1", cite="qi2024", valid="one-activation schedules: ZB-H1, ZB-1p; stage_index from 0")
+def in_flight_zero_bubble_1(micro_batches: Count, pp: Count, stage_index: Count, weight_gradient_share: Ratio) -> Count:
+    """Micro-batches in flight when weight gradients wait: p-i whole ones, and the inputs of i more.
 
-    >>> float(in_flight_zero_bubble_1(32, 8, 0)), float(in_flight_zero_bubble_1(32, 8, 7))
-    (9.0, 2.0)
+    `weight_gradient_share`: what is kept for weight gradients over what is kept for the backward pass.
+
+    >>> [float(in_flight_zero_bubble_1(64, 8, i, 0.5)) for i in (0, 1, 7)]
+    [8.0, 7.5, 4.5]
     """
-    return np.minimum(micro_batches, pp - stage_index + 1)
+    return np.minimum(micro_batches, (pp - stage_index) + stage_index * weight_gradient_share)
 
 
-@formula(symbol="q_ZB2", cite="qi2024", valid="two-activation schedule: ZB-2p")
-def in_flight_zero_bubble_2(micro_batches: Count, pp: Count) -> Count:
-    """Micro-batches in flight of the schedule that buys a zero bubble with memory: min(m, 2p-1).
+@formula(symbol="q_ZB2", cite="qi2024", valid="two-activation schedules: ZB-H2, ZB-2p; stage_index from 0")
+def in_flight_zero_bubble_2(micro_batches: Count, pp: Count, stage_index: Count, weight_gradient_share: Ratio) -> Count:
+    """Micro-batches in flight of the schedules that buy a zero bubble with memory: 2(p-i)-1, and the inputs of 2i.
 
-    >>> float(in_flight_zero_bubble_2(32, 8))
-    15.0
+    >>> [float(in_flight_zero_bubble_2(64, 8, i, 0.5)) for i in (0, 1, 7)]
+    [15.0, 14.0, 8.0]
     """
-    return np.minimum(micro_batches, 2 * pp - 1)
+    return np.minimum(micro_batches, 2 * (pp - stage_index) - 1 + 2 * stage_index * weight_gradient_share)
 
 
-@formula(symbol="q_DP", cite="deepseek2024", valid="DualPipe and DualPipe-V")
+@formula(symbol="q_DP", cite="deepseek2024", valid="DualPipe, in units of one of its two stages")
 def in_flight_dualpipe(micro_batches: Count, pp: Count) -> Count:
-    """Micro-batches in flight of DualPipe, p + 1 on every stage.
+    """Micro-batches in flight of DualPipe, p + 1 on every rank.
 
     >>> float(in_flight_dualpipe(40, 8))
     9.0
     """
     return np.minimum(micro_batches, pp + 1)
+
+
+@formula(symbol="q_DPV", cite="deepseek2024", valid="DualPipe-V, whose ranks hold two half stages")
+def in_flight_dualpipe_v(micro_batches: Count, pp: Count, half: Ratio = 0.5) -> Count:
+    """Micro-batches in flight of DualPipe-V, 2p + 1 half stages on every rank.
+
+    >>> float(in_flight_dualpipe_v(40, 4))
+    4.5
+    """
+    return np.minimum(micro_batches, pp + half)
 
 
 @formula(symbol="q_GPipe", cite="huang2019", valid="all forwards before all backwards")

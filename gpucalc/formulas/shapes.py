@@ -234,14 +234,29 @@ def head_exchange_message(
 
 @formula(symbol="2·k·T·h/t", cite="liu2024moe", valid="")
 def routed_message(
-    tokens: Tokens, experts_per_token: Count, hidden: Elements, tp: Ranks, element_size: Bytes = 2.0
+    tokens: Tokens,
+    experts_per_token: Count,
+    hidden: Elements,
+    tp: Ranks,
+    expert_imbalance: Ratio = 1.0,
+    element_size: Bytes = 2.0,
 ) -> Bytes:
-    """Bytes of the copies of a rank's tokens that go to their experts.
+    """Bytes of the copies of a rank's tokens that go to their experts, as the most loaded of them receives.
 
     >>> routed_message(4096, 8, 1000, 1)
     65536000.0
     """
-    return element_size * tokens / tp * experts_per_token * hidden
+    return element_size * tokens / tp * experts_per_token * expert_imbalance * hidden
+
+
+@formula(symbol="2·e·T·h/t", cite="megatron-core", valid="dispatch by gathering")
+def gathered_tokens_message(tokens: Tokens, hidden: Elements, tp: Ranks, ep: Ranks, element_size: Bytes = 2.0) -> Bytes:
+    """Bytes of the tokens of all ranks of an expert group, each once.
+
+    >>> float(gathered_tokens_message(4096, 1024, 1, 8))
+    67108864.0
+    """
+    return element_size * tokens / tp * ep * hidden
 
 
 @formula(symbol="(n-1)·S", cite="liu2023", valid="ranks >= 1")

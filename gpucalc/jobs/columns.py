@@ -9,23 +9,12 @@ from gpucalc.database.cluster import Cluster
 from gpucalc.database.defaults import defaults
 from gpucalc.database.efficiency import kernel_constants
 from gpucalc.database.network import collective_constants
-from gpucalc.database.profiles import Profile
 from gpucalc.database.reader import Database
 from gpucalc.database.records import Device
-from gpucalc.jobs.tuning import (
-    LOW_PRECISION,
-    adapter_state_bytes,
-    frozen_weight_bytes,
-    moments_traffic,
-    optimizer_bytes,
-    tuning_columns,
-)
 from gpucalc.layouts.schedules import SCHEDULES
 from gpucalc.models.model import Model
 
-COUNTERS = {"allocated": "allocated", "reserved": "reserved", "nvidia-smi": "device"}
-ADAPTER_OPERATIONS = 1.6  # host operations of a layer with adapters over those of a plain one
-WHOLE_LOGIT_BYTES = 10.0  # 16-bit logits, fp32 copy and gradient
+UNKNOWN_HOST_BYTES = 1e15  # a node that does not state its memory refuses nothing
 HGX_DOMAIN = 16  # larger scale-up domains are racks
 
 
@@ -109,7 +98,13 @@ _PRODUCT_FACTS = ("element_bytes", "output_bytes")
 
 def cluster_columns(cluster: Cluster, db: Database) -> dict[str, float]:
     """Links, network and their constants."""
-    return collective_constants(cluster, db)
+    constants = collective_constants(cluster, db)
+    return {
+        **constants,
+        "isolated_link_efficiency": constants["link_efficiency"],
+        "gpus_per_host": float(min(cluster.n_gpus, cluster.gpus_per_node)),
+        "host_memory_bytes": cluster.node.host_memory_bytes or UNKNOWN_HOST_BYTES,
+    }
 
 
 def layout_columns(cells: Mapping[str, Any], codes: Mapping[str, int]) -> dict[str, float]:
@@ -118,94 +113,4 @@ def layout_columns(cells: Mapping[str, Any], codes: Mapping[str, int]) -> dict[s
         **{name: float(code) for name, code in codes.items()},
         **{name: float(cells[name]) for name in ("global_batch", "seq_len")},
         "parameter_copies": float(SCHEDULES[cells["schedule"]].stages_held),
-    }
-
-
-def software_columns(
-    cells: Mapping[str, Any], model: Model, device: Device, profile: Profile, *, rack: bool
-) -> dict[str, float]:
-    """The profile's constants, and what they decide with precision, optimizer and method: bytes, flags, factors.
-
-    `rack`: the scale-up domain is a rack, whose recipes capture expert layers in CUDA graphs.
-    """
-    constants, method, precision = profile.values, cells["method"], cells["precision"]
-    single = precision in {"fp32", "tf32"}
-    kind = "fp16" if precision == "fp16" else "bf16"
-    gradient = constants[f"gradient_bytes_{kind}"]
-    communicated = constants[f"gradient_comm_bytes_{kind}"]
-    if cells.get("grad_accum_dtype"):
-        gradient = communicated = 4.0 if cells["grad_accum_dtype"] == "fp32" else 2.0
-    pure = not single and (precision == "bf16-true" or (precision == "bf16" and bool(constants["pure_16bit"])))
-    weight = 4.0 if single else 2.0
-    if single:
-        gradient = communicated = 4.0
-    elif pure:
-        gradient = communicated = 2.0
-    optimizer = optimizer_bytes(cells["optimizer"], pure=pure, single=single)
-    trains = method == "full"
-    tuning = tuning_columns(cells)
-    # Loss scaling needs fp32 adapters.
-    small = pure or (bool(constants["adapters_16bit"]) and precision != "fp16" and not single)
-    if not trains:
-        weight = frozen_weight_bytes(cells, model, weight)
-    logit = constants["logit_bytes"]
-    if cells.get("chunked_loss") is not None:
-        logit = min(logit, constants["chunked_logit_bytes"]) if cells["chunked_loss"] else max(logit, WHOLE_LOGIT_BYTES)
-    kernel = cells["flash_attention"]
-    kernel = profile.defaults["flash_kernel"] if kernel in {"yes", "no"} else kernel
-    counter = COUNTERS[cells["mem_counter"]]
-    alone = cells["n_gpus"] == 1
-    fused = cells.get("fused_norm")
-    factor = constants["activation_factor"]
-    if not trains:
-        kept_inputs = constants["quantised_keeps_inputs"] and tuning["dequantises"]
-        frozen = "frozen_activation_factor_fp8" if precision in LOW_PRECISION else "frozen_activation_factor"
-        factor *= 1.0 if kept_inputs else constants[frozen]
-    four_bit = {}
-    if precision in {"nvfp4", "mxfp4"}:
-        four_bit = {f"gemm_{n}": constants[f"fp4_gemm_{n}"] for n in ("efficiency", "k_half")}
-    cast = constants["cast_share_mx" if precision.startswith(("mx", "nv")) else "cast_share"]
-    return {
-        **constants,
-        **four_bit,
-        "cast_share": cast,
-        "activation_factor": factor,
-        "link_efficiency": constants["training_link_efficiency"],
-        "through_link_efficiency": constants["training_link_efficiency"],
-        "network_efficiency": constants["training_network_efficiency"],
-        "exchange_card_share": constants["training_network_efficiency"],
-        "weight_bytes": weight,
-        "weight_comm_bytes": 4.0 if single else weight if tuning["dequantises"] else 2.0,
-        "adapter_ratio": constants["lora_operations"] if "lora" in method else ADAPTER_OPERATIONS,
-        "gradient_bytes": gradient,
-        "gradient_comm_bytes": communicated,
-        "optimizer_bytes": optimizer,
-        "optimizer_traffic": constants["optimizer_traffic"] + moments_traffic(cells["optimizer"]),
-        "transfer_bytes": gradient + weight,
-        "orthogonalises": float(cells["optimizer"] == "muon"),
-        "low_precision": float(precision in LOW_PRECISION),
-        **tuning,
-        "adapter_state_bytes": adapter_state_bytes(cells["optimizer"], pure=small)
-        + constants["adapter_temporary_bytes"],
-        "logit_bytes": logit,
-        "flash": float(cells["flash_attention"] != "no"),
-        "expert_host_ratio": constants["expert_host_ratio" if rack else "expert_host_ratio_hgx"],
-        "serial_gap_seconds": profile.of_generation("serial_gap_seconds", device),
-        "kernel_generation": profile.of_generation(f"flash_rate_{kernel}", device),
-        "full_head_dim": 1.0 if kernel == "fa1" else 128.0,  # FlashAttention 1 is not slower for small heads
-        "unfused_norm_share": constants["unfused_share"] if fused is None else float(not fused),
-        **power_columns(device, profile),
-        "dropout": float(cells["dropout"]),
-        "counter_factor": constants[f"{counter}_factor"],
-        "counter_fixed": constants["device_fixed_alone" if counter == "device" and alone else f"{counter}_fixed"],
-    }
-
-
-def power_columns(device: Device, profile: Profile) -> dict[str, float]:
-    """The board's power limit over the reference of its architecture, and the clock held there."""
-    reference = profile.of_generation_alone("reference_watts", device)
-    share = device.tdp_watts / reference.value if reference and device.tdp_watts else 1.0
-    return {
-        "power_share": share,
-        "clock_at_reference": profile.of_generation("sustained_clock", device, "_other"),
     }

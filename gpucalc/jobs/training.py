@@ -7,27 +7,29 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections import ChainMap
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from gpucalc.core.columns import KINDS, MEASURED, parse_row
-from gpucalc.core.errors import UsageError
+from gpucalc.core.errors import UsageError, nearest, shown
 from gpucalc.core.vocabulary import FITS
 from gpucalc.database.cluster import PLACE_CELLS, Cluster, resolve_cluster
 from gpucalc.database.network import overlay_shares
-from gpucalc.database.profiles import Profile, choose_profile, load_profile
+from gpucalc.database.profiles import NEUTRAL, Profile, choose_profile, framework_words, load_profile
 from gpucalc.database.reader import Database
+from gpucalc.database.records import Device
 from gpucalc.jobs.columns import (
     HGX_DOMAIN,
     cluster_columns,
     device_columns,
     layout_columns,
     model_columns,
-    software_columns,
 )
 from gpucalc.jobs.context import Context
+from gpucalc.jobs.software import software_columns
 from gpucalc.jobs.tuning import tuning_problems
 from gpucalc.layouts import rules, verdicts
 from gpucalc.layouts.axes import AXES, Sizes, degree_axes
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from gpucalc.core.ledger import Columns, Ledger
 
 MAX_AUTOMATIC_VPP = 12
+WITHOUT_FLASH = ("Volta", "Turing", "Pascal")  # flash kernels need Ampere or later
 MOST_HEADS = 4096  # beyond it no divisor of a hidden size is a plausible number of heads
 
 
@@ -95,6 +98,7 @@ def _draft(cells: Mapping[str, Any], context: Context) -> tuple[Job, Facts]:
     if model is None or cluster is None or software is None:
         raise UsageError(*problems)
     precision = str(cells.get("precision") or cluster.device.default_precision)
+    warnings += unknown_framework(cells, software, context)
     full = complete(cells, model, cluster, software, precision, warnings)
     chosen = software if context.profile or cells.get("framework") else None
     facts = layout_facts(full | {"batch_follows": cells.get("global_batch") is None}, model, cluster, chosen)
@@ -104,7 +108,7 @@ def _draft(cells: Mapping[str, Any], context: Context) -> tuple[Job, Facts]:
 def _judged(draft: Job, facts: Facts, verdict: verdicts.Verdict) -> Job | UsageError:
     """The job with its columns, if the rules let its layout be."""
     cells, device = draft.cells, draft.cluster.device
-    problems = [*verdict.problems, *tuning_problems(cells)]
+    problems = [*attention_problems(cells, device), *verdict.problems, *tuning_problems(cells)]
     collect(problems, device.precision_peak, cells["precision"])
     if problems:
         return UsageError(*problems)
@@ -251,7 +255,7 @@ def complete(
     full.setdefault("micro_batch", 1)
     full.setdefault("global_batch", full["dp"] * full["micro_batch"])
     full.setdefault("etp", full["tp"] if full["ep"] <= full["dp"] * full["cp"] or not model.experts else 1)
-    full.setdefault("zero_stage", int(defaults["zero_stage"]))
+    full.setdefault("zero_stage", named_stage(str(cells.get("framework") or ""), int(defaults["zero_stage"])))
     full.setdefault("sequence_parallel", bool(defaults["sequence_parallel"]))
     full["sequence_parallel"] = bool(full["sequence_parallel"]) and full["tp"] > 1
     if "vpp" not in full:
@@ -266,10 +270,50 @@ def complete(
     full.setdefault("cp_kind", "ring")
     full.setdefault("optimizer", "adam")
     full.setdefault("method", "full")
-    full.setdefault("flash_attention", str(defaults["flash_attention"]))
-    full.setdefault("dropout", bool(defaults.get("dropout", False)))
+    unfused = cluster.device.arch in WITHOUT_FLASH
+    if unfused and full.get("flash_attention") == "yes":
+        full["flash_attention"] = "no"
+        warnings.append(f"flash kernels need Ampere or later; on {cluster.device.name} attention forms its scores")
+    full.setdefault("flash_attention", "no" if unfused else str(defaults["flash_attention"]))
+    # "plain": on where the MLP is not gated, as Megatron-LM's own defaults; recipes of gated models switch it off.
+    full.setdefault("dropout", not model.gated_mlp if defaults["dropout"] == "plain" else bool(defaults["dropout"]))
     full.setdefault("mem_counter", "reserved")
     return full
+
+
+def named_stage(framework: str, default: int) -> int:
+    """The ZeRO stage that the text of a framework names, FSDP being 3; the profile's where it names none.
+
+    >>> named_stage("DeepSpeed ZeRO-3", 0), named_stage("in-house FSDP2", 0), named_stage("hf trainer", 0)
+    (3, 3, 0)
+    """
+    text = framework.casefold()
+    if match := re.search(r"(?<![a-z0-9])(?:zero|stage)[ -]?([0-3])(?![0-9])", text):
+        return int(match[1])
+    return 3 if re.search(r"(?<![a-z0-9])fsdp[12]?(?![a-z0-9])", text) else default
+
+
+def unknown_framework(cells: Mapping[str, Any], profile: Profile, context: Context) -> list[str]:
+    """A warning where no profile knows the stated framework, with the nearest names."""
+    text = str(cells.get("framework") or "")
+    if not text or profile.name != NEUTRAL or text.casefold() == NEUTRAL:
+        return []
+    near = nearest(text.casefold(), framework_words(context.db), 3)
+    hint = f"; nearest: {', '.join(near)}" if near else ""
+    return [f"framework {shown(text)} is not known: a neutral profile and the widest band are taken{hint}"]
+
+
+def attention_problems(cells: Mapping[str, Any], device: Device) -> list[str]:
+    """A stated flash kernel that the GPU has not got."""
+    kernel = cells["flash_attention"]
+    if kernel in {"fa1", "fa2", "fa3"} and device.arch in WITHOUT_FLASH:
+        return [
+            f"flash_attention={kernel} needs compute capability 8.0 (Ampere) or later; {device.name} is "
+            f"{device.arch}: use flash_attention=no"
+        ]
+    if kernel == "fa3" and device.vendor == "NVIDIA" and device.arch != "Hopper":
+        return [f"flash_attention=fa3 runs on Hopper, not on {device.arch}: use fa2 or vendor"]
+    return []
 
 
 def largest_divisor(number: int, limit: int) -> int:

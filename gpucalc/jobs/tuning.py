@@ -48,28 +48,6 @@ QUANTISED = {
 }
 
 
-def optimizer_bytes(optimizer: str, *, pure: bool, single: bool) -> float:
-    """Bytes of optimizer state per parameter: a master copy beside 16-bit weights unless they are `pure`, and moments.
-
-    >>> optimizer_bytes("adam", pure=False, single=False), optimizer_bytes("adam", pure=True, single=False)
-    (12.0, 4.0)
-    """
-    mixed, alone = MOMENTS[optimizer]
-    return alone if pure else mixed + (0.0 if single else MASTER_BYTES)
-
-
-def moments_traffic(optimizer: str) -> float:
-    """Bytes per parameter that an update moves beyond those of Adam, whose two fp32 moments profiles count.
-
-    Paged moments are outside the allocator, not outside the update.
-
-    >>> moments_traffic("adam"), moments_traffic("sgd"), moments_traffic("paged-adam8bit")
-    (0.0, -4.0, -6.0)
-    """
-    moments = MOMENTS[optimizer.removeprefix("paged-")][0]
-    return moments - MOMENTS["adam"][0]
-
-
 def adapter_state_bytes(optimizer: str, *, pure: bool) -> float:
     """Bytes that an adapter's parameter takes: weight, gradient and moments, in fp32 unless the recipe is `pure`.
 

@@ -267,15 +267,19 @@ def scaled(job: jobs.Job, names: Iterable[str], factor: float) -> dict[str, floa
     return {name: job.columns[name] * factor for name in names if name in job.columns}
 
 
-MEMORY_PARTS = ("weights", "gradients", "optimizer", "adapters", "activations", "transient", "gather")
+MEMORY_PARTS = (
+    *("weights", "gradients", "optimizer", "adapters", "activations", "working", "logits", "gather", "update"),
+)
 MEMORY_TITLES = {
     "weights": "weights",
     "gradients": "gradients",
     "optimizer": "optimizer state",
     "adapters": "adapters",
     "activations": "activations",
-    "transient": "logits and working set",
+    "working": "working set of a layer",
+    "logits": "logits and loss",
     "gather": "gathered parameters",
+    "update": "temporaries of the update",
 }
 
 

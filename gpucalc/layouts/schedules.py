@@ -138,7 +138,7 @@ _ROWS = (
         "dualpipe-v",
         "dualpipev",
         idle=pipeline.idle_passes_dualpipe_v,
-        in_flight=pipeline.in_flight_dualpipe,
+        in_flight=pipeline.in_flight_dualpipe_v,
         weight_fill=DUALPIPE_FILL,
         idle_backwards=2.0,
         pieces=2,

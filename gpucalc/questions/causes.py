@@ -64,8 +64,8 @@ def causes_of(job: jobs.Job, slower: bool, gap: float) -> list[Cause]:
 
 def _traffic_causes(job: jobs.Job, slower: bool) -> list[Cause]:
     c, cells, found = job.columns, job.cells, []
-    if cells["tp"] > 1:
-        now = (c["tp_exposed_forward"] + c["tp_exposed_backward"]) / 2
+    if cells["tp"] > 1 and c["tp_overlap"] == (1.0 if slower else 0.0):
+        now = c["tp_overlap"]
         found.append(
             Cause(
                 "tp-overlap",
@@ -73,9 +73,9 @@ def _traffic_causes(job: jobs.Job, slower: bool) -> list[Cause]:
                 "look for NCCL kernels with no compute beside them; check overlap flags, CUDA_DEVICE_MAX_CONNECTIONS",
                 0.8,
                 now,
-                max(1.0, now * 1.01) if slower else 0.0,
+                0.0 if slower else 1.0,
                 "%",
-                columns=lambda x: {"tp_exposed_forward": x, "tp_exposed_backward": x},
+                columns=lambda x: {"tp_overlap": x},
             )
         )
     replicas = cells["dp"] * cells["cp"]
@@ -159,10 +159,10 @@ def _traffic_causes(job: jobs.Job, slower: bool) -> list[Cause]:
                 "tokens are routed unevenly over the experts",
                 "log the tokens of each expert; check the auxiliary loss, the bias or the capacity factor",
                 0.8,
-                c["expert_load_factor"],
+                c["expert_imbalance"],
                 4.0,
                 "× the mean load",
-                columns=lambda x: {"expert_load_factor": x},
+                columns=lambda x: {"expert_imbalance": x},
             )
         )
     return found

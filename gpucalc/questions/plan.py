@@ -50,15 +50,16 @@ _Miss = tuple[float, dict[str, int]]  # memory over capacity of the layout that 
 
 @dataclass
 class _Best:
-    """The best rows so far, those that fit before risky ones: layout columns beside step time and memory fill."""
+    """The best rows so far, those that fit before risky ones: layout columns, step time, memory and its fill."""
 
     columns: dict[str, np.ndarray]
     time: np.ndarray
-    memory: np.ndarray
+    memory: np.ndarray  # bytes, as printed: what lies outside the allocator counts in `fill` alone
+    fill: np.ndarray
 
     def beats(self, bound: float, top: int) -> bool:
         """Whether no layout that takes at least `bound` can come among the best."""
-        return len(self.time) >= top and bool(self.time[-1] < bound) and jobs.fit_of(self.memory[-1]) == "fits"
+        return len(self.time) >= top and bool(self.time[-1] < bound) and jobs.fit_of(self.fill[-1]) == "fits"
 
 
 def plan(
@@ -216,8 +217,9 @@ def _search(
     for block in blocks(space, order, go_on):
         rows = len(block["tp"])
         ledger = estimate_training(block_columns(base.columns, block))
-        step, fill, share = (
-            np.broadcast_to(ledger[path], (rows,)) for path in ("time/step", "memory/fill", "symbol/full_share")
+        step, memory, fill, share = (
+            np.broadcast_to(ledger[path], (rows,))
+            for path in ("time/step", "memory/total", "memory/fill", "symbol/full_share")
         )
         # A partial recomputation of no or all layers is one of the other alternatives again.
         same = duplicates(space, block["recompute"], share)
@@ -225,7 +227,7 @@ def _search(
         evaluated += rows - int(np.count_nonzero(same))
         feasible += int(np.count_nonzero(fits))
         if fits.any():
-            best = _merge(best, block, step, fill, fits, objective, top)
+            best = _merge(best, block, step, memory, fill, fits, objective, top)
         elif best is None:
             index = int(np.argmin(fill))
             if miss is None or fill[index] < miss[0]:
@@ -263,6 +265,7 @@ def _merge(
     best: _Best | None,
     block: dict[str, np.ndarray],
     step: np.ndarray,
+    memory: np.ndarray,
     fill: np.ndarray,
     fits: np.ndarray,
     objective: str,
@@ -272,32 +275,37 @@ def _merge(
     chosen = np.flatnonzero(fits)
     if objective != "pareto" and len(chosen) > 4 * top:
         # Risky ones behind all that fit: their times moved beyond the longest.
-        late = jobs.fit_code(fill[chosen]) * (1.0 + step[chosen].max())
-        key = fill[chosen] if objective == "memory" else step[chosen] + late
+        key = memory[chosen] if objective == "memory" else step[chosen]
+        key = key + jobs.fit_code(fill[chosen]) * (1.0 + key.max())
         limit = np.partition(key, top - 1)[top - 1]
         chosen = chosen[key <= limit]
     columns = {name: block[name][chosen] for name in searched_axes()}
-    time_, memory = step[chosen], fill[chosen]
+    time_, bytes_, filled = step[chosen], memory[chosen], fill[chosen]
     if best is not None:
         columns = {name: np.concatenate([best.columns[name], columns[name]]) for name in searched_axes()}
-        time_, memory = np.concatenate([best.time, time_]), np.concatenate([best.memory, memory])
-    first, second = (memory, time_) if objective == "memory" else (time_, memory)
-    ranks = (second, first) if objective == "pareto" else (second, first, jobs.fit_code(memory))
+        time_, bytes_ = np.concatenate([best.time, time_]), np.concatenate([best.memory, bytes_])
+        filled = np.concatenate([best.fill, filled])
+    first, second = (bytes_, time_) if objective == "memory" else (time_, bytes_)
+    ranks = (second, first) if objective == "pareto" else (second, first, jobs.fit_code(filled))
     order = np.lexsort((*(columns[name] for name in reversed(searched_axes())), *ranks))
     if objective == "pareto":
-        running = np.minimum.accumulate(memory[order])
-        front = np.concatenate([[True], memory[order][1:] < running[:-1]])
+        running = np.minimum.accumulate(bytes_[order])
+        front = np.concatenate([[True], bytes_[order][1:] < running[:-1]])
         order = order[front]
     else:
         order = order[:top]
-    return _Best({name: columns[name][order] for name in searched_axes()}, time_[order], memory[order])
+    columns = {name: columns[name][order] for name in searched_axes()}
+    return _Best(columns, time_[order], bytes_[order], filled[order])
 
 
 def _spread(front: _Best, top: int) -> _Best:
     """At most `top` layouts of a front, its ends among them, the others evenly between."""
     places = np.unique(np.linspace(0, len(front.time) - 1, max(top, 1)).round().astype(int))
     return _Best(
-        {name: column[places] for name, column in front.columns.items()}, front.time[places], front.memory[places]
+        {name: column[places] for name, column in front.columns.items()},
+        front.time[places],
+        front.memory[places],
+        front.fill[places],
     )
 
 

@@ -106,13 +106,14 @@ class Checked:
 
 def families_of(job: Job) -> tuple[str, ...]:
     """The families of a job for which errors are reported; most jobs belong to several."""
-    cells, cluster, profile = job.cells, job.cluster, job.profile.name
+    cells, cluster, lineage = job.cells, job.cluster, set(job.profile.lineage)
+    megatron = bool(lineage & {"megatron-core", "megatron-legacy"})
     found = []
     dense = not job.model.is_moe and cells["method"] == "full"
-    if dense and profile.startswith("megatron"):
+    if dense and megatron:
         found.append("low-precision" if cells["precision"] in LOW_PRECISION else "megatron")
-    if dense and cells["zero_stage"] >= 3 and not profile.startswith("megatron"):
-        found.append("zero3" if profile == "deepspeed" else "fsdp")
+    if dense and cells["zero_stage"] >= 3 and not megatron:
+        found.append("zero3" if "trainer-deepspeed" in lineage else "fsdp")
     if job.model.is_moe:
         found.append("moe")
     if cells["method"] != "full":

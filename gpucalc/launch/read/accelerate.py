@@ -81,7 +81,8 @@ def _fsdp(s: Settings, cells: dict[str, Any]) -> dict[str, Any]:
         if strategy.startswith("HYBRID"):
             found["shard_group"] = cells.get("gpus_per_node")
     if cells["precision"] == "bf16":
-        found["gradient_dtype"] = "bf16"  # parameters and reduction in the mixed precision
+        # Parameters and reduction in the mixed precision, shards of gradients in fp32.
+        found["gradient_dtype"], found["grad_accum_dtype"] = "bf16", "fp32"
     if s.flag("fsdp_config.fsdp_offload_params"):
         found["offload_optimizer"] = True
         s.notes.append(

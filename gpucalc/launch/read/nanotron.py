@@ -22,7 +22,7 @@ def read(text: str, given: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     s = Settings(flat(document), TABLE, "nanotron", given)
     world, per_node = world_of(command, given, s)
     cells: dict[str, Any] = {
-        "framework": "megatron-core",
+        "framework": "nanotron",
         "dp": s.integer("parallelism.dp", 1),
         "pp": s.integer("parallelism.pp", 1),
         "tp": s.integer("parallelism.tp", 1),

@@ -62,6 +62,11 @@ PRECISIONS: dict[str, list[tuple[str, list[str]]]] = {
     "bf16_with_fp8_subchannel_scaling_mixed": [("--fp8-format", ["hybrid"]), ("--fp8-recipe", ["blockwise"])],
     "bf16_with_nvfp4_mixed": [("--fp4-format", ["e2m1"])],
 }
+HOLDS_FP8 = (  # recipes whose fp8_param_gather is on by default
+    "bf16_with_mxfp8_mixed",
+    "bf16_with_fp8_current_scaling_mixed",
+    "bf16_with_fp8_delayed_scaling_mixed",
+)
 BLOCKS = {"model", "train", "ddp", "optimizer", "comm_overlap", "dataset"}
 NEEDED = {
     "model.tensor_model_parallel_size": "-tp",
@@ -132,6 +137,15 @@ def _stated(s: Settings) -> list[tuple[str, Sequence[str]]]:
     found: list[tuple[str, Sequence[str]]] = []
     kind = s.word("mixed_precision", PRECISIONS, "bf16_mixed")
     found += [*PRECISIONS[kind], *([] if kind == "fp16_mixed" else [("--bf16", [])])]
+    if kind in HOLDS_FP8 and not {"mixed_precision.fp8_param_gather", "mixed_precision.fp8_param"} & set(s.values):
+        found.append(("--fp8-param-gather", []))
+    sharded = s.flag("model.sequence_parallel", False)
+    for key, option, usual in (
+        ("comm_overlap.tp_comm_overlap", "--tp-comm-overlap", sharded),
+        ("ddp.overlap_grad_reduce", "--overlap-grad-reduce", True),
+    ):
+        if usual and key not in s.values:  # the recipes' own
+            found.append((option, []))
     if "mixed_precision" not in s.values:
         s.notes.append("mixed_precision is the recipe's own; bf16_mixed is taken")
     if not s.flag("mixed_precision.grad_reduce_in_fp32", True):

@@ -117,7 +117,7 @@ def configuration(launch: Launch) -> dict[str, Any]:
             "expert_parallel_size": 1,
             "pp_engine": ENGINES[c["schedule"]],
             "tp_mode": "REDUCE_SCATTER" if scattered else "ALL_REDUCE",
-            "tp_linear_async_communication": scattered,
+            "tp_linear_async_communication": scattered and launch.setting("tp_overlap", True),
             "recompute_layer": c["recompute"] == "full",
         },
         "tokenizer": {"tokenizer_name_or_path": None},
@@ -140,4 +140,4 @@ def start(launch: Launch) -> LaunchCommand:
     return LaunchCommand(text, program, files={FILE: text}, environment=environment, comments=comments)
 
 
-TARGET = Target(("nanotron",), problems, start, "megatron-core", TORCHRUN)
+TARGET = Target(("nanotron",), problems, start, "nanotron", TORCHRUN)

@@ -95,6 +95,10 @@ def overrides(launch: Launch) -> dict[str, Any]:
     group = c["shard_group"]
     if group and group != launch.replicas:
         values["ddp.num_distributed_optimizer_instances"] = launch.replicas // group
+    if not launch.setting("dp_overlap", True):
+        values["ddp.overlap_grad_reduce"] = False
+    if c["tp"] > 1 and c["sequence_parallel"] and not launch.setting("tp_overlap", True):
+        values["comm_overlap.tp_comm_overlap"] = False
     values["mixed_precision"] = MIXED_PRECISION[c["precision"]]
     if launch.gradient_bytes <= 2:
         values["mixed_precision.grad_reduce_in_fp32"] = False  # the recipes' own is fp32

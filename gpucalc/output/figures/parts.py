@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gpucalc.formulas.memory import logits_excess, reserve_memory
+from gpucalc.formulas.memory import allocated_memory, reserved_memory
 from gpucalc.output.figures.canvas import BLACK, BLUE, BROWN, GREEN, GREY, ORANGE, PALE, PURPLE, RED, SKY, YELLOW
 
 Styles = Mapping[str, tuple[str, str]]
@@ -67,6 +67,7 @@ _MEMORY = {
     "shared": "activations",
     "working": "working set",
     "gather": "gathered weights",
+    "update": "optimizer",
 }
 NEGLIGIBLE = 5e-4  # parts below this share of the largest total are not drawn
 
@@ -101,25 +102,25 @@ def memory_parts(ledger: Any, rows: int = 1) -> dict[str, np.ndarray]:
 
 
 def stage_memory(ledger: Any, stage: str) -> dict[str, float]:
-    """Name → bytes of one kind of stage (first, second, last) of a detailed ledger of one row."""
+    """Name → bytes of one kind of stage (first, second, last) of a detailed ledger of one row, in its passes."""
 
     def at(path: str) -> float:
         return float(_column(ledger[path], 1)[0])
 
     found = dict.fromkeys(MEMORY_STYLES, 0.0)
-    for path in _leaves(ledger, f"memory/{stage}/chosen"):
+    for path in _leaves(ledger, f"memory/{stage}/passes"):
         words = [word for word in path.split("/") if word not in {"memory", stage, "chosen"}]
-        if words == ["transient"]:
-            excess = float(logits_excess(transient=at(path), working=at("memory/working")))
-            found["logits"] += excess
-            found["working set"] += at(path) - excess
+        if words[0] == "transient":
+            kind = words[1] if len(words) > 1 else ("last" if stage == "last" else "first")
+            loss, gathered = at(f"loss/{kind}"), at("gather/ends")
+            at_loss = loss + gathered >= at(path) > 0 and loss > 0
+            held = gathered if at_loss else at("gather/layer")
+            found["gathered weights"] += held
+            found["logits" if at_loss else "working set"] += at(path) - held
         else:
-            found[_MEMORY.get(words[-1], OTHER)] += at(path)
-    c = ledger.columns
-    raw = at(f"memory/{stage}/chosen")
-    found["allocator reserve"] = float(
-        reserve_memory(raw=raw, fragmentation=float(c["counter_factor"]), fixed=float(c["counter_fixed"]))
-    )
+            found[_MEMORY.get(next((w for w in words if w in _MEMORY), ""), OTHER)] += at(path)
+    raw = at(f"memory/{stage}/passes")
+    found["allocator reserve"] = _counted(ledger, raw) - raw
     return found
 
 
@@ -129,12 +130,23 @@ def _leaves(ledger: Any, path: str) -> list[str]:
     return [leaf for part in entry.names for leaf in _leaves(ledger, part)] if entry.verb == "total" else [path]
 
 
+def _counted(ledger: Any, raw: float) -> float:
+    """Bytes that the job's counter shows for `raw` bytes of tensors."""
+    c = {name: float(np.max(ledger.columns[name])) for name in _COUNTER}
+    shown = allocated_memory(raw, c["allocated_factor"], c["allocated_fixed"])
+    if c["counter"] >= 1:
+        shown = reserved_memory(shown, c["fragmentation"])
+    if c["counter"] >= 2:
+        shown = shown + float(np.max(ledger["memory/outside"]))
+    return float(shown)
+
+
+_COUNTER = ("counter", "allocated_factor", "allocated_fixed", "fragmentation")
+
+
 def memory_limit(ledger: Any) -> float:
     """Bytes that the counter shows when a GPU is full, on the scale of `memory/total`."""
-    c = ledger.columns
-    capacity = float(np.max(ledger["memory/capacity"]))
-    fixed, factor = float(np.max(c["counter_fixed"])), float(np.max(c["counter_factor"]))
-    return capacity + float(reserve_memory(raw=capacity, fragmentation=factor, fixed=fixed))
+    return _counted(ledger, float(np.max(ledger["memory/capacity"])))
 
 
 def used(parts: Mapping[str, Sequence[float] | np.ndarray], styles: Styles) -> dict[str, list[float]]:

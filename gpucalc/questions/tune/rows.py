@@ -142,7 +142,7 @@ LADDER: tuple[tuple[str, dict[str, Any]], ...] = (
         },
     ),
     ("packed dataset", {"packed": True}),
-    ("compile", {"framework": "torchtune"}),
+    ("compile", {"framework": "torchtune (compile)"}),
     ("chunked", {"chunked_loss": True}),
     ("activation checkpointing", {"recompute": "full"}),
     ("optimizer in backward", {"optimizer_in_backward": True}),
@@ -183,6 +183,8 @@ def read_notes(text: str) -> dict[str, Any]:
         found["per_micro_step"] = True
     if "cumulative" in folded and "(packed" not in folded:
         found.update(read_ladder(folded))
+    elif "cumulative" in folded and "compile" in folded:
+        found["framework"] = "torchtune (compile)"
     nodes = re.search(r"(\d+) node\(s\) x (\d+) gpu", folded)
     if nodes:
         found["gpus_per_node"] = int(nodes[2])
