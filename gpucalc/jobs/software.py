@@ -93,7 +93,7 @@ def state_columns(cells: Mapping[str, Any], model: Model, profile: Profile) -> d
     if not trains:
         resident = frozen_weight_bytes(cells, model, 4.0 if single else 2.0)
     moving = MOMENTS[cells["optimizer"].removeprefix("paged-")][1 if pure else 0]
-    traffic = update_traffic(kept, weight if own else master, moving, 0.0 if own else 2.0)
+    traffic = float(update_traffic(kept, weight if own else master, moving, 0.0 if own else 2.0))
     low = precision in LOW_PRECISION
     copies = float(
         quantised_copy_bytes(
