@@ -113,7 +113,8 @@ def state_columns(cells: Mapping[str, Any], model: Model, profile: Profile) -> d
         "optimizer_traffic": traffic + 3 * kept * constants["unfused_clip"],
         "step_transient_bytes": constants["step_transient"] if not pure else constants["step_transient"] / 2,
         "half_gradient_bytes": constants["half_gradients"] if trains and not single else 0.0,
-        "quantised_copy_bytes": copies - 2.0 if low and trains else 0.0,
+        # fp32 parameters are cast to 8 bit for each pass; nothing is cached.
+        "quantised_copy_bytes": copies - 2.0 if low and trains and not own else 0.0,
         "transfer_bytes": kept + 2.0,
         "offload_parameters": float(bool(cells.get("offload_parameters"))),
         "host_bytes": moments + master + copy + (kept if moves else 0.0),
