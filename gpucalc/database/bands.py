@@ -189,6 +189,20 @@ def half_width(job: Job, quantity: str, family: str) -> float:
     return table.rules[quantity].half_width(family, others, table.kernels if assumed else 0.0)
 
 
+def widened(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
+    """Two independent bands as one: half-widths add as squares, in logarithms.
+
+    >>> low, high = widened((0.9, 1.1), (1.0, 1.0))
+    >>> round(low, 6), round(high, 6)
+    (0.9, 1.1)
+    >>> low, high = widened((0.8, 1.25), (0.8, 1.25))
+    >>> round(low, 4), round(high, 4)
+    (0.7294, 1.371)
+    """
+    down, up = (math.hypot(math.log(a), math.log(b)) for a, b in zip(one, other, strict=True))
+    return math.exp(-down), math.exp(up)
+
+
 def _assumed(device: Device, precision: str, db: Database) -> bool:
     """Whether the kernel constants of a device are taken over from relatives."""
     found = db.kept(("provenance", device.key, precision), lambda: kernel_provenance(device, precision, db))

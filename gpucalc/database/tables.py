@@ -175,6 +175,11 @@ def _unit_of(units: Mapping[str, str]) -> Callable[[Row], str]:
     return wrong
 
 
+def _band(row: Row) -> str:
+    low, high = row.values["low"], row.values["high"]
+    return "" if 0 < low <= 1 <= high else "expected 0 < low ≤ 1 ≤ high"
+
+
 def _names(*known: str) -> Cell:
     return Cell(number=False, choices=known, needed=True)
 
