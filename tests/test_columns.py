@@ -112,7 +112,7 @@ def test_any_text_is_a_value_or_a_usage_error(column: str, text: str) -> None:
 def test_records_are_complete_and_follow_the_vocabulary() -> None:
     for column in COLUMNS.values():
         assert column.description, column.name
-        assert column.kind in {"text", "int", "number", "choice", "flag", "month"}
+        assert column.kind in {"text", "int", "number", "size", "choice", "flag", "month"}
         assert bool(column.choices) == (column.kind == "choice")
     assert INPUT["schedule"].choices == vocabulary.SCHEDULES
     assert INPUT["flash_attention"].choices == vocabulary.FLASH_KINDS

@@ -22,6 +22,7 @@ OPTIONS = {
     "gpus": "n_gpus",
     "zero": "zero_stage",
     "inter_node_gbps": "inter_node_gbps_per_gpu",
+    "gpu_memory": "gpu_memory_gib",
     "nics": "nics_per_node",
 }
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from gpucalc.cli.calibrate import calibrate
 from gpucalc.cli.commands import command, family
 from gpucalc.cli.job_options import DatabaseOptions
-from gpucalc.cli.option import argument
+from gpucalc.cli.option import argument, option
 from gpucalc.cli.output import OutputOptions, emit_object, format_option, to_stderr
+from gpucalc.cli.values import positive_integer, quantity
 from gpucalc.core.columns import Column
 from gpucalc.core.errors import ExitStatus, UsageError, nearest, unknown
 
@@ -246,6 +247,89 @@ def check(
         return ExitStatus.USAGE
     to_stderr("gpucalc: no problems")
     return ExitStatus.OK
+
+
+def _size(flag: str, text: str) -> str:
+    """A memory such as 24GB, as a device file writes it."""
+    from gpucalc.core.columns import parse_cell
+
+    try:
+        return f"{parse_cell('gpu_memory_gib', text):g} GB"
+    except UsageError:
+        raise UsageError(f"{flag} is {text!r}, expected a size such as 24GB") from None
+
+
+def _quantity(dimension: str) -> Any:
+    """A quantity, checked, as the text that a device file holds."""
+
+    def read(flag: str, text: str) -> str:
+        quantity(dimension)(flag, text)
+        return text.strip()
+
+    return read
+
+
+def _peak(flag: str, text: str) -> tuple[str, str]:
+    """A peak: 71TFLOP/s, which is of bf16, or fp8=660TFLOP/s."""
+    from gpucalc.core.vocabulary import PRECISIONS
+
+    name, equals, rate = text.partition("=")
+    precision, rate = (name.strip().casefold(), rate) if equals else ("bf16", text)
+    if precision not in {*PRECISIONS, "int8", "fp64"}:
+        raise unknown("precision", precision, [*PRECISIONS, "int8", "fp64"])
+    quantity("FLOP/s")(flag, rate)
+    return precision, rate.strip()
+
+
+@command("hw new")
+def new(
+    *,
+    name: str | None = argument("NAME", "Name of the device, such as rtx-3070."),
+    like: str | None = option("--like GPU", "The nearest known device; what is not stated is its.", complete="gpus"),
+    memory: str | None = option("--memory SIZE", "Memory, such as 8GB.", read=_size),
+    bandwidth: str | None = option("--bandwidth RATE", "Of the memory, such as 448GB/s.", read=_quantity("B/s")),
+    peak: tuple[tuple[str, str], ...] = option(
+        "--peak [PRECISION=]RATE", "Dense peak of bf16, or of another precision; repeatable.", repeat=True, read=_peak
+    ),
+    power: str | None = option("--power WATTS", "Power limit, such as 220W.", read=_quantity("W")),
+    year: int | None = option("--year YEAR", "Year of introduction.", read=positive_integer),
+    out: str = option("-o, --output DIR", "Overlay that the file is written to.", default="overlay", files=True),
+    database: DatabaseOptions,
+) -> None:
+    """Write a device file for a card that the database has not, checked, into an overlay.
+
+    \b
+    gpucalc hw new rtx-3070 --like rtx3090 --memory 8GB --bandwidth 448GB/s --peak 40.6TFLOP/s -o mine
+    gpucalc fit llama-3.2-1b --gpu rtx-3070 --gpus 1 --seq-len 2048 --db mine
+    """
+    from pathlib import Path
+
+    from gpucalc.database.check import check as problems_of
+    from gpucalc.database.new_device import device_key, new_device
+
+    stated = {"memory": memory, "bandwidth": bandwidth, "power": power, "year": year}
+    stated = {field: value for field, value in stated.items() if value is not None}
+    lacking = [flag for flag, value in (("NAME", name), ("--like GPU", like)) if not value]
+    lacking += [f"--{field}" for field in ("memory", "bandwidth") if field not in stated]
+    lacking += [] if peak else ["--peak 71TFLOP/s"]
+    if lacking or name is None or like is None:
+        raise UsageError(f"missing: {', '.join(lacking)}")
+    text = new_device(database.database(), name, like, stated, dict(peak))
+    folder = Path(out) / "accelerators"
+    file = folder / f"{device_key(name)}.toml"
+    if file.exists():
+        raise UsageError(f"{file} is there already; remove it, or give another name")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{file} cannot be written: {error.strerror or error}") from None
+    problems = [problem for problem in problems_of((out,)) if device_key(name) in problem]
+    if problems:
+        file.unlink()
+        raise UsageError(*problems)
+    print(file)
+    to_stderr(f"checked; use it with --gpu {device_key(name)} --db {out}")
 
 
 @command("hw schema")

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from gpucalc.cli.option import argument, cell, option, options_of
+from gpucalc.cli.output import to_stderr
 from gpucalc.cli.piped import row_from_stdin
 from gpucalc.cli.values import column_value
 from gpucalc.core.columns import MEASURED, parse_setting
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from gpucalc.database.reader import Database
     from gpucalc.jobs.context import Context
 
+ANY_CARD = "a100-pcie-80gb"  # whose rates stand where only a memory is stated
 _EXAMPLES = {
     "model": "a MODEL such as llama-3.1-8b (or --set layers=32 --set hidden=4096 --set heads=32)",
     "gpu": "--gpu h100-sxm-80gb",
@@ -46,6 +48,7 @@ class DatabaseOptions:
 @dataclass(frozen=True)
 class _ClusterCells:
     gpu: str | None = cell("--gpu GPU", "Key or alias of the hardware database.", complete="gpus")
+    gpu_memory_gib: str | None = cell("--gpu-memory SIZE", "Memory of one GPU, such as 24GB; for any card.")
     n_gpus: str | None = cell("--gpus N", "GPUs of the job.")
     gpus_per_node: str | None = cell("--gpus-per-node N", "GPUs of one node.")
     inter_node_gbps_per_gpu: str | None = cell(
@@ -226,7 +229,15 @@ def cells_of(
     cells = {**(base or {}), **{name: value for name, (_, value) in found.items()}}
     if str(cells.get("model", "")).casefold() == "custom":
         del cells["model"]
+    if cells.get("gpu_memory_gib") is not None and "gpu" not in cells:
+        cells["gpu"] = any_card()
     return {name: value for name, value in cells.items() if name not in MEASURED}
+
+
+def any_card() -> str:
+    """The card whose rates stand where only a memory is stated, which is told."""
+    to_stderr(f"note: no GPU is named: memory alone is answered, times are those of {ANY_CARD} (--gpu NAME)")
+    return ANY_CARD
 
 
 def place_of(cells: Mapping[str, Any]) -> dict[str, Any]:

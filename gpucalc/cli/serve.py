@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpucalc.cli.commands import command
-from gpucalc.cli.job_options import DatabaseOptions, JobOptions, stated
+from gpucalc.cli.job_options import DatabaseOptions, JobOptions, any_card, stated
 from gpucalc.cli.option import argument, cell, option
 from gpucalc.cli.output import FigureOptions, emit_document, emit_rows, to_stderr
 from gpucalc.cli.values import positive_integer, positive_number, quantity
@@ -57,6 +57,7 @@ class _ServingCells:
         "MODEL", "Preset, or a config.json or its folder; custom: --set.", cell=True, complete="models", files=True
     )
     gpu: str | None = cell("--gpu GPU", "Key or alias of the hardware database.", complete="gpus")
+    gpu_memory_gib: str | None = cell("--gpu-memory SIZE", "Memory of one GPU, such as 24GB; for any card.")
     n_gpus: str | None = cell("--gpus N", "GPUs; without them the least for --rate are looked for.")
     isl: str | None = cell("--isl N", "Mean tokens of a prompt.")
     osl: str | None = cell("--osl N", "Mean tokens of an answer.")
@@ -159,6 +160,8 @@ def serving_cells(text: dict[str, str], settings: Sequence[str], layout: str | N
             problems.append(f"--set {pair} contradicts the option that states {name}={text[name]}")
         else:
             text[name] = value
+    if text.get("gpu_memory_gib") and not text.get("gpu"):
+        text["gpu"] = any_card()
     cells, found = parse_serving(text)
     problems += found
     if layout is not None:

@@ -50,7 +50,7 @@ _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 class Column:
     """One column: its type, limits and unit, how people see it, and what an empty cell means.
 
-    kind: text, int, number, choice, flag (yes/no) or month (YYYY-MM). `scale` is the unit of
+    kind: text, int, number, size (GiB), choice, flag (yes/no) or month (YYYY-MM). `scale` is the unit of
     `units.scale_for` in which a table scales the whole column; "" leaves it alone.
     """
 
@@ -78,7 +78,7 @@ class Column:
             return ", ".join(self.choices)
         if self.kind == "int" and self.maximum < LARGEST:
             return f"{self.minimum:g} to {self.maximum:g}"
-        return {"flag": "yes, no", "month": "YYYY-MM"}.get(self.kind, self.kind)
+        return {"flag": "yes, no", "month": "YYYY-MM", "size": "number, 24GB"}.get(self.kind, self.kind)
 
 
 def _int(name: str, description: str, default: str, heading: str = "", minimum: int = 1, **more: Any) -> Column:
@@ -159,6 +159,14 @@ INPUT_COLUMNS = (
         unit="Gb/s",
         heading="network",
         minimum=0,
+    ),
+    Column(
+        "gpu_memory_gib",
+        "size",
+        "memory of one GPU in total as its driver reports it; 24GB and 24GiB mean the card of that name",
+        "the GPU's",
+        unit="GiB",
+        heading="GPU memory",
     ),
     Column("node", "text", "node of the hardware database", "the GPU's usual one"),
     _int("domain", "GPUs of one scale-up domain, at most the node's", "the node's"),
@@ -376,6 +384,20 @@ def _number(column: Column, text: str) -> float:
     return value
 
 
+_SIZE = re.compile(r"([\d.]+)\s*(g|gb|gib|mb|mib)?", re.IGNORECASE)
+
+
+def _size(column: Column, text: str) -> float:
+    """GiB of a memory as cards are named: their GB are GiB, and MiB are what a driver prints."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"{column.name} is {shown(text)}, expected a size such as 24GB")
+    value = _number(column, match[1]) / (1024 if (match[2] or "").casefold().startswith("m") else 1)
+    if not 0.25 <= value <= 10_000:
+        raise UsageError(f"{column.name} is {shown(text)}, expected 0.25 to 10,000 GiB, such as 24GB")
+    return value
+
+
 def _whole(column: Column, text: str) -> int:
     value = _number(column, text)
     if value != int(value):
@@ -437,6 +459,8 @@ def parse_cell(column: Column | str, text: str) -> Any:
             if value < SMALLEST:
                 raise UsageError(f"{record.name} is {shown(text)}, which is too small (at least {SMALLEST:g})")
             return value
+        case "size":
+            return _size(record, text)
         case "choice":
             return _chosen(record, text)
         case "flag":

@@ -12,7 +12,7 @@ SERVER_PORT_MOST = 40e9 / 8  # B/s: Ethernet up to 40 Gb/s on a GPU server is it
 # Cells of a row that say where it runs, beside `gpu` and `n_gpus`: arguments of `resolve_cluster` by their names.
 PLACE_CELLS = (
     *("gpus_per_node", "inter_node_gbps_per_gpu", "node", "domain"),
-    *("nics_per_node", "topology", "oversubscription", "placement"),
+    *("nics_per_node", "topology", "oversubscription", "placement", "gpu_memory_gib"),
 )
 
 
@@ -74,17 +74,22 @@ def resolve_cluster(
     placement: str | None = None,
     nics_per_node: int | None = None,
     domain: int | None = None,
+    gpu_memory_gib: float | None = None,
 ) -> Cluster:
     """The cluster that a question means.
 
     Network rate per GPU: a stated Gb/s wins; else the ports of the node, as many as `nics_per_node` states or as it
     has for the GPUs that are used of it, at the rate of the named fabric or its own. Ethernet of at most 40 Gb/s
-    that is not the node's own is one port a node. Raises UsageError for what cannot be, with what can.
+    that is not the node's own is one port a node.
+    A stated memory replaces the card's. Raises UsageError for what cannot be, with what can.
     """
     _positive("number of GPUs", n_gpus)
     if gpus_per_node is not None:
         _positive("gpus_per_node", gpus_per_node)
     device = db.device(gpu)
+    if gpu_memory_gib is not None:
+        # All else is the named card's: a question of memory alone needs no more.
+        device = replace(device, usable_bytes=gpu_memory_gib * 2.0**30, memory_bytes=gpu_memory_gib * 1e9)
     host = _host(db, device, node, gpus_per_node)
     per_node = gpus_per_node or host.gpus_per_node
     own = host.scale_up == device.link and device.link_bandwidth > 0

@@ -18,7 +18,7 @@ MODEL_CELLS = (
     "expert_ffn_hidden",
     "shared_experts",
 )
-CLUSTER_CELLS = ("gpu", "n_gpus", "gpus_per_node", "inter_node_gbps_per_gpu")
+CLUSTER_CELLS = ("gpu", "n_gpus", "gpus_per_node", "inter_node_gbps_per_gpu", "gpu_memory_gib")
 
 
 def _int(name: str, description: str, default: str, minimum: int = 1) -> Column:
