@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from gpucalc.core.formula import Constant
 from gpucalc.core.ledger import Ledger, any_row
+from gpucalc.core.units import Unit
 from gpucalc.estimate import products, shapes
-from gpucalc.formulas import attention, flops, layer, logits, parameters, power, roofline
+from gpucalc.formulas import attention, flops, layer, logits, parameters, power, roofline, scan
 from gpucalc.formulas import shapes as sizes
 
 HALF = "half_"  # prefix of the kernel constants that hold for 16-bit products
@@ -20,6 +21,10 @@ GEMMS = (FORWARD, "activation-gradient", "weight-gradient")
 MIXER_INPUT = Constant(
     "MIXER_INPUT_SHARE", 0.75, "share of a linear mixer's weights that read the residual stream", "assumed"
 )
+MAC = Constant("MAC", 2.0, "operations of a multiply-accumulate", "definition", unit=Unit("FLOP", flop=1))
+SCAN_EFFICIENCY = Constant("SCAN_EFFICIENCY", 0.25, "share of the peak of products within a chunk", "assumed")
+SCAN_ELEMENT = Constant("SCAN_ELEMENT", 2.0, "16-bit streams of a scan", "definition", unit=Unit("B", byte=1))
+SCAN_BACKWARD = Constant("SCAN_BACKWARD", 2.5, "backward of a scan over its forward", "assumed")
 MIXER_OUTPUT = Constant("MIXER_OUTPUT_SHARE", 0.25, "share of a linear mixer's weights that write to it", "assumed")
 BACKWARD_KERNELS = Constant(
     "BACKWARD_KERNELS", 2.0, "kernels of a backward pass over those of a forward pass: two gradients", "definition"
@@ -99,8 +104,25 @@ def _products(ledger: Ledger) -> None:
     tokens = shapes.rows_of(ledger, "shape/tokens", "tokens")
     for product in (*shapes.mixer_products(ledger), *shapes.dense_products(ledger)):
         _product(ledger, product, tokens)
+    if any_row(ledger.columns["scan_chunk"] > 0):
+        _scan(ledger)
     if any_row(ledger.columns["moe_layers"] > 0):
         _experts(ledger, tokens)
+
+
+def _scan(ledger: Ledger) -> None:
+    """Store the time of the scans of linear mixers beside their projections; backward runs them twice and a half."""
+    ledger.add("layer/scan/flops", scan.scan_flops, mac_flops=MAC)
+    ledger.add("layer/scan/products", scan.scan_compute_time, flops="layer/scan/flops", scan_efficiency=SCAN_EFFICIENCY)
+    ledger.add("layer/traffic/scan", scan.scan_traffic, scan_element_bytes=SCAN_ELEMENT)
+    _moved(ledger, "layer/scan/moved", "layer/traffic/scan")
+    ledger.total("layer/scan/forward", "layer/scan/products", "layer/scan/moved")
+    for direction in DIRECTIONS:
+        one = "layer/scan/forward"
+        if direction != "forward":
+            one = f"layer/scan/{direction}"
+            ledger.product(one, "layer/scan/forward", SCAN_BACKWARD)
+        ledger.add(f"layer/{direction}/scan", layer.mean_over_layers, time=one, kind_layers="linear_layers")
 
 
 def _experts(ledger: Ledger, tokens: str) -> None:

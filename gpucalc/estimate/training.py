@@ -12,14 +12,16 @@ import numpy as np
 
 from gpucalc.core.formula import Constant
 from gpucalc.core.ledger import Columns, Ledger, any_row
+from gpucalc.core.units import Unit
 from gpucalc.estimate import communication, layer_memory, layer_time, step_detail, step_memory
-from gpucalc.formulas import data_parallel, flops, layer, optimizer_step, pipeline
+from gpucalc.formulas import data_parallel, flops, layer, optimizer_step, pipeline, vision
 from gpucalc.layouts.axes import ACTIVATIONS, LAYER, STATES, outside
 from gpucalc.layouts.schedules import profile_constants
 
 # A copy engine moves activations to the host; it takes no multiprocessor from the layer.
 ALL_HIDDEN = Constant("ALL_HIDDEN", 1.0, "share of a layer's time that a copy engine can use", "definition")
 SHARE_OF_INPUTS = ("heads", "seq_len", "hidden", "flash")  # what a layer keeps for its weight gradients
+MAC = Constant("MAC", 2.0, "operations of a multiply-accumulate", "definition", unit=Unit("FLOP", flop=1))
 NO_RESIDUAL = Constant("NO_RESIDUAL", 0.0, "what a copy engine takes from the compute beside it", "definition")
 
 
@@ -260,7 +262,12 @@ def _data_parallel(ledger: Ledger) -> None:
 def _step(ledger: Ledger) -> None:
     ledger.total("time/dp/exposed", "dp/exposed")
     ledger.total("time/optimizer", "optimizer/time")
-    parts = ("time/compute", "time/pp/p2p", "time/pp/bubble", "time/dp/exposed", "time/optimizer")
+    parts = ["time/compute", "time/pp/p2p", "time/pp/bubble", "time/dp/exposed", "time/optimizer"]
+    if any_row(ledger.columns["images"] > 0):
+        parts.append("time/tower")
+        ledger.add("tower/forward", vision.tower_flops, mac_flops=MAC)
+        ledger.add("tower/micro", vision.tower_time, tower_forward="tower/forward")
+        ledger.product("time/tower", "tower/micro", "micro_batches")
     ledger.total("time/synchronous", *parts)
     ledger.add("step/straggler", data_parallel.straggler_factor)
     ledger.add("time/stragglers", data_parallel.straggler_time, time="time/synchronous", straggler="step/straggler")

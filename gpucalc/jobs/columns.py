@@ -50,6 +50,7 @@ def model_columns(model: Model) -> dict[str, float]:
         "window_layers": float(model.window_layers),
         "linear_layers": float(model.linear_layers),
         "linear_mixer_parameters": float(model.linear_mixer_parameters),
+        **scan_columns(model),
         "dense_layers": float(dense),
         "moe_layers": float(model.moe_layers),
         "experts": float(model.experts),
@@ -70,6 +71,23 @@ def model_columns(model: Model) -> dict[str, float]:
         "head_parameters": float(model.parameters_head),
         "other_parameters": float(max(model.parameters_total - counted, 0)),
         "matmul_parameters_active": float(model.matmul_parameters_active),
+    }
+
+
+SCAN_CHUNK = {"mamba2": 128.0, "delta": 64.0}  # tokens of a chunk as the mixers' kernels cut a sequence
+
+
+def scan_columns(model: Model) -> dict[str, float]:
+    """Widths of the scan of a mixer that runs in chunks; zero where there is none."""
+    mixer = model.blueprint.linear
+    chunk = SCAN_CHUNK.get(mixer.kind, 0.0) if mixer is not None else 0.0
+    if mixer is None or not chunk:
+        return dict.fromkeys(("scan_inner", "scan_state", "scan_groups", "scan_chunk"), 0.0)
+    return {
+        "scan_inner": float(mixer.heads * mixer.head_dim),
+        "scan_state": float(mixer.state or mixer.key_dim),
+        "scan_groups": float(mixer.groups),
+        "scan_chunk": chunk,
     }
 
 

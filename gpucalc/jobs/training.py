@@ -30,6 +30,7 @@ from gpucalc.jobs.columns import (
 )
 from gpucalc.jobs.context import Context
 from gpucalc.jobs.software import software_columns
+from gpucalc.jobs.towers import images_of, tower_columns
 from gpucalc.jobs.tuning import tuning_problems
 from gpucalc.layouts import rules, verdicts
 from gpucalc.layouts.axes import AXES, Sizes, degree_axes
@@ -99,6 +100,9 @@ def _draft(cells: Mapping[str, Any], context: Context) -> tuple[Job, Facts]:
         raise UsageError(*problems)
     precision = str(cells.get("precision") or cluster.device.default_precision)
     warnings += unknown_framework(cells, software, context)
+    if precision in {"int8", "int4"} and cells.get("method", "full") != "full":  # the frozen base is stored so
+        cells = {**cells, "quantisation": cells.get("quantisation") or precision}
+        precision = cluster.device.default_precision
     full = complete(cells, model, cluster, software, precision, warnings)
     chosen = software if context.profile or cells.get("framework") else None
     facts = layout_facts(full | {"batch_follows": cells.get("global_batch") is None}, model, cluster, chosen)
@@ -110,6 +114,7 @@ def _judged(draft: Job, facts: Facts, verdict: verdicts.Verdict) -> Job | UsageE
     cells, device = draft.cells, draft.cluster.device
     problems = [*attention_problems(cells, device), *verdict.problems, *tuning_problems(cells)]
     collect(problems, device.precision_peak, cells["precision"])
+    collect(problems, tower_columns, cells, draft.model)
     if problems:
         return UsageError(*problems)
     stated = tuple((name, value) for name, value in cells.items() if name not in _OF_THE_ROW)
@@ -151,7 +156,7 @@ def _shared_columns(
     for name, share in overlay_shares(cluster, context.db).items():
         software[name] = min(1.0, software[name] * share)
     device = device_columns(cluster.device, cells["precision"], context.db)
-    return software, cluster_columns(cluster, context.db), device, model_columns(model)
+    return software, cluster_columns(cluster, context.db), device, model_columns(model), tower_columns(cells, model)
 
 
 def collect(problems: list[str], function: Any, *arguments: Any) -> Any:
@@ -197,8 +202,8 @@ def stated_model(cells: Mapping[str, Any], warnings: list[str]) -> Model:
     warnings.extend(model.warnings)
     if model.encoder_layers:
         warnings.append("an encoder-decoder is estimated as one stack of its encoder and decoder layers")
-    if model.vision_parameters:
-        warnings.append("the vision tower counts in memory; the time is that of the text tokens")
+    if model.vision_parameters and not images_of(cells):
+        warnings.append("no images_per_sample is stated: the vision tower counts in memory, the time is that of text")
     return model
 
 

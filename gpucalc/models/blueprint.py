@@ -78,6 +78,24 @@ class LinearMixer:
 
 
 @dataclass(frozen=True)
+class Tower:
+    """The image tower before a language model: its blocks, its patches, and the tokens that it hands on.
+
+    image: side of the pictures it was made for, in pixels; tokens: those of one picture, 0 where they follow the
+    number of patches.
+    """
+
+    hidden: int
+    ffn_hidden: int
+    layers: int
+    patch: int
+    merge: int = 1
+    image: int = 0
+    tokens: int = 0
+    gated: bool = False
+
+
+@dataclass(frozen=True)
 class Blueprint:
     """The structure of a model; `mixers` and `mlps` have one entry a layer."""
 
@@ -151,6 +169,7 @@ class Blueprint:
     encoder_layers: int = 0
     relative_buckets: int = 0
     vision: Weights = NO_WEIGHTS
+    tower: Tower | None = None
     mtp_layers: int = 0
     quantization: str = ""
 

@@ -99,6 +99,8 @@ def _base(cells: Mapping[str, Any], context: Context) -> NetworkJob:
 def _doubts(job: NetworkJob) -> list[str]:
     if job.rates.own and job.stack.known:
         return []
+    if not job.cells.get("framework"):
+        return [f"framework is not stated: rates of {job.stack.name}, and the widest band"]
     return [
         f"unvalidated: no measured rows of {job.network.net} nets on {job.stack.name} in mode {job.mode}; wide band"
     ]

@@ -13,7 +13,7 @@ from gpucalc.models.huggingface.encoders import bert, clip, t5, vit
 from gpucalc.models.huggingface.families import Family
 from gpucalc.models.huggingface.hybrids import deci, jamba, mamba, mamba_2, nemotron_h, qwen_next, rwkv
 from gpucalc.models.huggingface.reader import DERIVED, Reader
-from gpucalc.models.huggingface.vision import vision_weights
+from gpucalc.models.huggingface.vision import vision_tower, vision_weights
 
 Builder = Callable[[Reader, str], Blueprint]
 
@@ -82,7 +82,8 @@ def with_wrapper(blueprint: Blueprint, reader: Reader, config: dict[str, Any]) -
         if weights is None:
             reader.warnings.append("the vision tower is of an unknown kind and is not counted")
         else:
-            blueprint = replace(blueprint, vision=weights)
+            tower = vision_tower(Reader(vision, f"{reader.label}: vision_config"), outer)
+            blueprint = replace(blueprint, vision=weights, tower=tower)
             reader.origin["vision_parameters"] = DERIVED
             others.remove("vision_config")
     elif not others:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from gpucalc.models.blueprint import Tower
 from gpucalc.models.huggingface.reader import Reader
 from gpucalc.models.parameters import Weights, attention, linear, mlp, norm, pre_norm_encoder
 
@@ -29,6 +30,8 @@ def vision_weights(r: Reader, outer: dict[str, Any], text_hidden: int) -> Weight
         weights = _llama4(r, text_hidden)
     elif wrapper == "kimi_k25":
         weights = _moon(r, text_hidden)
+    elif wrapper in {"qwen_vl", "minicpmv"}:
+        weights = _resampled(r, text_hidden)
     else:
         return None
     r.check()
@@ -54,6 +57,48 @@ def _moon(r: Reader, text_hidden: int) -> Weights:
     wide = math.prod(sides) * hidden
     merger = norm(hidden, 2).plus(linear(wide, wide, True), linear(wide, text_hidden, True))
     return tower.plus(Weights(0, rows * hidden), norm(hidden, 2), merger)
+
+
+def vision_tower(r: Reader, outer: dict[str, Any]) -> Tower:
+    """The shape of a vision tower, for what it computes; `r` is read by the names that configurations use."""
+    hidden = r.integer("tower", "embed_dim", "vt_hidden_size", "hidden_size", "width", required=True)
+    ratio = r.integer("tower ratio", "mlp_ratio", default=4)
+    return Tower(
+        hidden,
+        r.integer("tower ffn", "intermediate_size", "vt_intermediate_size", derived=ratio * hidden),
+        r.integer("tower layers", "num_hidden_layers", "vt_num_hidden_layers", "depth", "layers", required=True),
+        r.integer("tower patch", "patch_size", "spatial_patch_size", default=14),
+        r.integer("tower merge", "spatial_merge_size", derived=int(outer.get("spatial_merge_size") or 1)),
+        r.integer("tower image", "image_size", minimum=0, default=0),
+        r.integer("tower tokens", "tokens_per_image", minimum=0, derived=_tokens(outer)),
+    )
+
+
+def _tokens(outer: dict[str, Any]) -> int:
+    """Tokens that a wrapper states for a picture, or its class does; 0 where they follow the patches."""
+    usual = GEMMA3_TOKENS if outer.get("model_type") == "gemma3" else 0
+    return int(outer.get("mm_tokens_per_image") or usual)
+
+
+GEMMA3_TOKENS = 256  # the default of its configuration class
+
+
+def _resampled(r: Reader, text_hidden: int) -> Weights:
+    """Qwen-VL and MiniCPM-V: an image encoder, and cross attention of learned queries into the language model."""
+    hidden = r.integer("hidden", "hidden_size", required=True)
+    patch = r.integer("patch", "patch_size", required=True)
+    positions = r.integer("positions", "num_position_embeddings", required=True)
+    queries = r.integer("queries", "tokens_per_image", required=True)
+    layers = r.integer("layers", "num_hidden_layers", required=True)
+    bias = r.flag("patch_bias", "patch_bias", default=False)
+    norms = r.integer("norms", "outer_norms", default=2)
+    tower = pre_norm_encoder(
+        hidden, r.integer("ffn", "intermediate_size", required=True), layers, bias, 3 * patch * patch
+    )
+    resampler = attention(text_hidden, 1, 1, text_hidden, text_hidden, qkv_bias=True, out_bias=True).plus(
+        linear(hidden, text_hidden), linear(text_hidden, text_hidden), norm(text_hidden, 2).times(3)
+    )
+    return tower.plus(Weights(0, positions * hidden + queries * text_hidden), norm(hidden, 2).times(norms), resampler)
 
 
 def _qwen2(r: Reader, text_hidden: int, newer: bool) -> Weights:
