@@ -30,7 +30,7 @@ BF16_IS_HALF_RATE = {"mi100"}  # the first matrix units of AMD
 # Compute cut beside full memory, consumer tensor units at half rate, and vector units alone: FLOP per byte, at least.
 LOW_RIDGE = (
     {"h20-sxm-96gb": 30, "h20-sxm-141gb": 30}
-    | dict.fromkeys(("rtx2080ti-11gb", "rtx3080-10gb", "rtx3090-24gb"), 70)
+    | dict.fromkeys(("rtx2080-8gb", "rtx2080ti-11gb", "rtx3080-10gb", "rtx3090-24gb"), 70)
     | dict.fromkeys(("p100-sxm2-16gb", "p100-pcie-16gb", "k80-12gb", "gtx580-1.5gb"), 8)
 )
 NO_UNITS_OR_CLOCK = {

@@ -38,7 +38,7 @@ def evaluate(
     file: str = argument("[FILE|-]", "CSV, JSON lines or a JSON array.", default="-", files=True),
     kind: str = option(
         "--kind KIND",
-        "training, gemm, attention, collective, alltoall, serving, posttraining, storage, power, run, hpl, "
+        "training, gemm, attention, collective, alltoall, serving, posttraining, mixed, storage, power, run, hpl, "
         "hpcg or render.",
         default="training",
         choices=tuple(KINDS),
@@ -172,6 +172,10 @@ def _evaluator(kind: str, context: Context, warned: dict[str, int]) -> Evaluator
         from gpucalc.questions.tune.predict import evaluate_posttraining
 
         return lambda records: evaluate_posttraining(records, context)
+    if kind == "mixed":
+        from gpucalc.questions.mixed_use import evaluate_mixed
+
+        return lambda records: evaluate_mixed(records, context)
     if kind in CLUSTER_KINDS:
         from gpucalc.questions.cluster_rows import evaluate_cluster
 

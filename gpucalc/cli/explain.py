@@ -6,6 +6,7 @@ import sys
 
 from gpucalc.cli.commands import command
 from gpucalc.cli.job_options import JobOptions, require
+from gpucalc.cli.mixed import CutOptions, explain_mixed
 from gpucalc.cli.networks import asks_of_network
 from gpucalc.cli.option import option
 from gpucalc.cli.output import FigureOptions, emit_document, to_stderr
@@ -21,6 +22,7 @@ def explain(
     depth: int | None = option(
         "--depth N", "Levels of the main trees; all of all trees without it.", read=positive_integer
     ),
+    cuts: CutOptions,
     output: FigureOptions,
 ) -> None:
     """Explain one layout: time, memory, FLOPs and traffic as trees with formulas and citations.
@@ -35,6 +37,9 @@ def explain(
     gpucalc plan llama-3.1-70b --gpu h100-sxm-80gb --gpus 64 --seq-len 8192 --global-batch 128 --top 1 -f csv
     | gpucalc explain - --depth 2
     """
+    if cuts.asked(job.gpu):
+        explain_mixed(job, cuts, output)
+        return
     stated = job.whole()
     network = asks_of_network(stated)
     cells = stated if network else job.laid_out("explain")

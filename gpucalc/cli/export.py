@@ -6,6 +6,7 @@ import sys
 
 from gpucalc.cli.commands import command
 from gpucalc.cli.job_options import JobOptions
+from gpucalc.cli.mixed import CutOptions, mixed_launch
 from gpucalc.cli.option import option
 from gpucalc.cli.output import to_stderr
 from gpucalc.core.errors import UsageError
@@ -35,6 +36,7 @@ def _to_help() -> str:
 def export(
     *,
     job: JobOptions,
+    cuts: CutOptions,
     to: str | None = option("--to TARGET", _to_help, complete=all_targets),
     launcher: str | None = option(
         "--launcher TARGET", "Framework or engine inside the script of a scheduler; megatron, vllm.", complete=launchers
@@ -79,12 +81,13 @@ def export(
 
         export_engine(target, job, wrapper)
         return
-    cells = job.laid_out("export")
-
     from gpucalc.launch import export as written
     from gpucalc.launch.job import make_launch
 
-    launch = make_launch(cells, job.context(), target.profile, target.usual)
+    if cuts.asked(job.gpu):
+        launch = mixed_launch(job, cuts, target)
+    else:
+        launch = make_launch(job.laid_out("export"), job.context(), target.profile, target.usual)
     text, notes = written(launch, target, wrapper, kind or "")
     sys.stdout.write(text)
     sys.stdout.flush()

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from gpucalc.cli.job_options import JobOptions, require
-from gpucalc.cli.output import OutputOptions, emit_document, to_stderr
+from gpucalc.cli.option import option
+from gpucalc.cli.output import FigureOptions, OutputOptions, emit_document, to_stderr
 from gpucalc.cli.ranking import band, tie_marks
-from gpucalc.cli.values import positive_integer
+from gpucalc.cli.values import positive_integer, positive_number
 from gpucalc.core.columns import COLUMNS, Column
 from gpucalc.core.errors import ExitStatus, UsageError
 
 if TYPE_CHECKING:
+    from gpucalc.jobs.context import Context
+    from gpucalc.launch.job import Launch
+    from gpucalc.launch.target import Target
     from gpucalc.questions.mixed import MixedResult
+    from gpucalc.questions.mixed_cuts import MixedStep
 
 ROWS = (
     "layout",
     "manner",
     "split",
     "split_unit",
+    "stages",
     "pred_step_time_s",
     "pred_step_time_low_s",
     "pred_step_time_high_s",
@@ -39,6 +46,117 @@ _TABLE = (
     COLUMNS["pred_fit"],
     Column("band", "text", "80 % band of the step time", heading="80 % band"),
 )
+
+
+@dataclass(frozen=True)
+class CutOptions:
+    """A plan on several kinds of GPU, cut by cut."""
+
+    stages: str | None = option(
+        "--stages CUTS", 'Layers of each stage and its GPUs, "16:a100-sxm-80gbx4*2 | 16:h100-sxm-80gbx4*2".'
+    )
+    shares: str | None = option(
+        "--shares GPU:N,…", "Micro-batches of a replica that begins on each kind, a100-sxm-80gb:4,h100-sxm-80gb:8."
+    )
+    between: float | None = option(
+        "--between GBIT/S", "Network rate per GPU where two kinds meet; the slower one's.", read=positive_number
+    )
+
+    def asked(self, gpu: str | None) -> bool:
+        """Whether the question is about several kinds of GPU."""
+        return self.stages is not None or is_mixed(gpu)
+
+
+def mixed_step_of(job: JobOptions, cuts: CutOptions, *, trace: bool = False) -> tuple[MixedStep, Context]:
+    """The step of the plan that is stated, or of the best one on the GPUs of --gpu."""
+    cells = job.cells(free=cuts.stages is None, without=("gpu", "n_gpus"))
+    context = job.context()
+
+    from gpucalc.questions.mixed import kinds_of
+    from gpucalc.questions.mixed_use import stated_step
+
+    require(cells, "model", "seq_len", "global_batch")
+    if cuts.stages is not None and (job.layout is not None or "tp" in cells):
+        raise UsageError("--stages is the layout of a plan on several kinds of GPU; leave --layout out")
+    parts = kinds_of(job.gpu, context.db) if is_mixed(job.gpu) and job.gpu is not None else None
+    found = stated_step(
+        cells,
+        context,
+        parts=parts,
+        stages=cuts.stages,
+        micro_batches=cuts.shares,
+        between_gbps=cuts.between,
+        trace=trace,
+    )
+    return found, context
+
+
+def explain_mixed(job: JobOptions, cuts: CutOptions, output: FigureOptions) -> None:
+    """Explain a plan on several kinds of GPU."""
+    if output.plot is not None:
+        raise UsageError("--plot draws one kind of GPU; leave it out")
+    found, context = mixed_step_of(job, cuts, trace=True)
+
+    from gpucalc.questions.mixed_use import explained
+
+    facts, terms = explained(found, context)
+    to_stderr(*(f"note: {line}" for line in found.notes))
+    if output.json:
+        emit_document({"facts": dict(facts), "terms": terms, "summary": []})
+    elif output.form == "table" and output.columns is None:
+        from gpucalc.output.explain import tree
+
+        sys.stdout.write(tree(facts, terms, ()) + "\n")
+    else:
+        output.rows(("path", "value", "unit", "formula", "arguments", "citation"), terms)
+
+
+HOLDS_CUTS = ("megatron",)  # launchers whose settings state the layers of every stage
+
+
+def mixed_launch(job: JobOptions, cuts: CutOptions, target: Target) -> Launch:
+    """A plan on several kinds of GPU as the job of a launcher that can say it."""
+    from dataclasses import replace
+
+    from gpucalc.launch.job import make_launch
+    from gpucalc.questions.mixed_use import launch_cells
+
+    found, context = mixed_step_of(job, cuts)
+    depths = tuple(stage.layers for stage in found.cuts.stages)
+    if target.name not in HOLDS_CUTS and len(set(depths)) > 1:
+        raise UsageError(
+            f"{target.name} has no setting for the layers of each stage ({', '.join(map(str, depths))}); write --to "
+            f"{HOLDS_CUTS[0]}, or even stages"
+        )
+    cells, said = launch_cells(found, job.cells(free=True, without=("gpu", "n_gpus")))
+    launch = make_launch(cells, context, target.profile, target.usual)
+    kept = (line for line in launch.comments if not line.startswith("predicted as"))
+    worst = max(found.memory.values()) / 2**30
+    predicted = f"predicted on these kinds of GPU: {found.step_time:.4g} s a step, {worst:.1f} GiB on the fullest GPU"
+    return replace(launch, stage_layers=depths, comments=(predicted, *kept, *said))
+
+
+POWER_ROWS = (
+    *("gpu", "n_gpus", "gpu_w", "node_kw", "site_mw", "site_mw_low", "site_mw_high"),
+    *("electricity_usd_per_hour", "step_kwh", "j_per_token"),
+)
+
+
+def power_mixed(job: JobOptions, cuts: CutOptions, given: dict[str, Any], output: OutputOptions) -> None:
+    """Power of the kinds of a plan and of all of it."""
+    if given.get("cap") is not None:
+        raise UsageError("--cap is of one kind of GPU; ask for each kind alone")
+    found, context = mixed_step_of(job, cuts)
+
+    from gpucalc.questions.mixed_use import power_mixed as answered
+    from gpucalc.questions.power import Question
+
+    rows, total = answered(found, Question(gpu="", n_gpus=0, **given), context)
+    if output.json:
+        emit_document({"stages": found.cuts.text(), "step_time_s": found.step_time, "kinds": rows, "all": total})
+    else:
+        output.rows(POWER_ROWS, [*rows, total])
+    to_stderr(*(f"note: {line}" for line in found.notes))
 
 
 def is_mixed(gpu: str | None) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpucalc.cli.commands import command
 from gpucalc.cli.job_options import JobOptions, place_of, require
+from gpucalc.cli.mixed import CutOptions, power_mixed
 from gpucalc.cli.option import option, values_of
 from gpucalc.cli.output import OutputOptions, emit_document, ranged_rows, said, to_stderr
 from gpucalc.cli.values import at_least, count, number, quantity, share
@@ -82,6 +83,7 @@ def power(
     *,
     job: JobOptions,
     given: PowerOptions,
+    cuts: CutOptions,
     explained: bool = option("--explain", "Print every term with its formula and source."),
     output: OutputOptions,
 ) -> None:
@@ -94,6 +96,9 @@ def power(
     gpucalc power --gpu h100-sxm-80gb --gpus 16384 --pue 1.1
     gpucalc power llama-3.1-70b --gpu h100-sxm-80gb --gpus 512 --seq-len 8192 --global-batch 512
     """
+    if cuts.asked(job.gpu):
+        power_mixed(job, cuts, values_of(given), output)
+        return
     cells = job.whole()
     require(cells, "gpu", "n_gpus")
     job.refuse_without_model(cells)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpucalc.cli.commands import command
 from gpucalc.cli.job_options import JobOptions, require_job
+from gpucalc.cli.mixed import CutOptions, mixed_step_of
 from gpucalc.cli.option import option, values_of
 from gpucalc.cli.output import OutputOptions, emit_document, ranged_rows, said, to_stderr
 from gpucalc.cli.values import at_least, count, number, quantity, share
@@ -139,6 +140,7 @@ def run(
     *,
     job: JobOptions,
     given: RunOptions,
+    cuts: CutOptions,
     explained: bool = option("--explain", "Print every term with its formula and source."),
     output: OutputOptions,
 ) -> None:
@@ -150,8 +152,10 @@ def run(
     \b
     gpucalc run llama-3.1-70b --gpu h100-sxm-80gb --gpus 2048 --tokens 15T --grid france
     """
-    cells = job.whole()
-    require_job(cells, step=False)
+    mixed = cuts.asked(job.gpu)
+    cells = {} if mixed else job.whole()
+    if not mixed:
+        require_job(cells, step=False)
     if given.tokens is None:
         raise UsageError("missing: --tokens 15T, the tokens of the run")
     if given.mtbf is not None and given.failures_per_node_day is not None:
@@ -161,6 +165,12 @@ def run(
     from gpucalc.questions.run_scenarios import Question
 
     values = values_of(given)
+    if mixed:
+        from gpucalc.questions.mixed_use import run_mixed
+
+        step, context = mixed_step_of(job, cuts)
+        _write(run_mixed(step, Question(**values), context), explained, output)
+        return
     _write(answered(cells, Question(**values), job.context()), explained, output)
 
 
@@ -170,9 +180,9 @@ def _write(found: RunResult, explained: bool, output: OutputOptions) -> None:
         emit_document(
             {
                 "layout": found.layout,
-                "model": found.job.model.name,
-                "gpu": found.job.cluster.device.key,
-                "n_gpus": found.job.cluster.n_gpus,
+                "model": found.step.model,
+                "gpu": ",".join(found.step.gpus),
+                "n_gpus": found.step.n_gpus,
                 "run": {name: value[0] for name, value in found.figures.items()},
                 "low": {name: value[1] for name, value in found.figures.items()},
                 "high": {name: value[2] for name, value in found.figures.items()},
@@ -192,9 +202,8 @@ def _write(found: RunResult, explained: bool, output: OutputOptions) -> None:
     from gpucalc.output.explain import tree
     from gpucalc.output.table import facts
 
-    cluster = found.job.cluster
     pairs = [
-        ("run", f"{found.job.model.name}, {cluster.n_gpus:,} x {cluster.device.name}, layout {found.layout}"),
+        ("run", f"{found.step.model}, {found.step.names}, layout {found.layout}"),
         *((row["meaning"], said(row)) for row in rows),
     ]
     sys.stdout.write(facts(pairs) + "\n\n" + _product(found) + "\n\n")

@@ -363,6 +363,13 @@ KINDS: dict[str, tuple[str, ...]] = {
         "pred_fit",
         "pred_error",
     ),
+    "mixed": tuple(
+        f"pred_{name}"
+        for name in (
+            *("step_time_s", "step_time_low_s", "step_time_high_s", "tokens_per_s_per_gpu", "mfu_pct"),
+            *("peak_mem_gib", "fit", "error"),
+        )
+    ),
     "storage": (*_with_range("pred_samples_per_s"), "pred_utilisation_pct", "pred_limiter", "pred_error"),
     "power": (*_with_range("pred_node_kw"), "pred_site_mw", "pred_run_kwh", "pred_error"),
     "run": (

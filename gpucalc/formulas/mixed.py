@@ -100,3 +100,13 @@ def equal_split_rate(least_rate: Ratio, count: Count, efficiency: Ratio) -> Rati
     12776.0
     """
     return least_rate * count * efficiency
+
+
+@formula(symbol="t_fill", cite="narayanan2021", valid="through >= slowest")
+def filling_time(through: Seconds, slowest: Seconds) -> Seconds:
+    """What filling and draining a pipeline of unequal stages adds: one micro-batch through it, less its slowest stage.
+
+    >>> float(filling_time(7.0, 3.0))
+    4.0
+    """
+    return through - slowest

@@ -30,6 +30,7 @@ class Launch:
     nodes: int
     gpus_per_node: int
     columns: Mapping[str, float]
+    stage_layers: tuple[int, ...] = ()  # of each pipeline stage, where they are stated one by one
     open_recompute: bool = False  # nobody asked for this recomputation: it is the least that fits
     comments: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()

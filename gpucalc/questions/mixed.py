@@ -26,6 +26,7 @@ from gpucalc.jobs.context import Context
 from gpucalc.layouts.axes import decided_axes, divisors, searched_axes
 from gpucalc.layouts.label import layout_label
 from gpucalc.layouts.space import Space, block_columns, blocks, cuts, make_space
+from gpucalc.questions.mixed_cuts import cuts_of_replicas, cuts_of_stages
 from gpucalc.questions.mixed_verdict import parts_alone, verdict
 from gpucalc.questions.plan import layout_cells, with_defaults
 
@@ -393,8 +394,20 @@ def _row(row: Mapping[str, Any], kinds: Sequence[_Kind], batch: int) -> dict[str
         "pred_tokens_per_s_per_gpu": tokens / row["step"] / total,
         "pred_peak_mem_gib": max(row["memory"]) / 2**30,
         "pred_fit": jobs.fit_of(max(row["fill"])),
+        "stages": _cuts(row, kinds, cells, base.model.layers),
         "split": ", ".join(f"{k.key} {s}" for k, s in zip(kinds, row["shares"], strict=True)),
         "split_unit": what,
         "memory_gib": {k.key: m / 2**30 for k, m in zip(kinds, row["memory"], strict=True)},
         **cells,
     }
+
+
+def _cuts(row: Mapping[str, Any], kinds: Sequence[_Kind], cells: Mapping[str, Any], layers: int) -> str:
+    """The plan as `--stages` takes it, the kind of the fastest layers last; empty for context parallelism."""
+    if cells["cp"] > 1:
+        return ""
+    if row["manner"] == DATA:
+        return cuts_of_replicas([(k.key, k.count) for k in kinds], cells["tp"], cells["pp"], layers).text()
+    each = cells["tp"] * cells["dp"]
+    told = [(k.key, k.count // each, share) for k, share in zip(kinds, row["shares"], strict=True)]
+    return cuts_of_stages(sorted(told, key=lambda t: t[2]), cells["tp"], cells["dp"], layers).text()

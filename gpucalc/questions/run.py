@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ from gpucalc.jobs import training as jobs
 from gpucalc.jobs.context import Context
 from gpucalc.jobs.variations import layout_label
 from gpucalc.questions.completed import complete_cells
-from gpucalc.questions.power import is_rack, load_watts, rack_columns
+from gpucalc.questions.power import rack_columns
 from gpucalc.questions.run_scenarios import (
     ALTERNATIVES,
     DAY,
@@ -34,6 +34,7 @@ from gpucalc.questions.run_scenarios import (
     span,
     without_question,
 )
+from gpucalc.questions.run_step import RunStep, step_of_job
 
 DOUBTFUL_LOSS = 0.25  # share lost to failures from which closed forms and event simulations part
 NOTED_FACTOR = 1.2  # of failures over those of the nodes, from which a note says so
@@ -58,7 +59,8 @@ class RunResult:
     """The answer: figures by scenario, what halving brings, and how it came about."""
 
     layout: str
-    job: jobs.Job
+    step: RunStep
+    job: jobs.Job | None  # None of a plan on several kinds of GPU
     figures: dict[str, tuple[float, float, float]]  # name → expected, and the ends of its range
     halvings: list[dict[str, Any]]
     alternatives: list[dict[str, Any]]  # goodput with other ways of saving and recovering
@@ -72,78 +74,77 @@ def run(cells: Mapping[str, Any], question: Question, context: Context) -> RunRe
 
     Raises UsageError for values outside their meaning, InfeasibleError where nothing fits or the run makes no progress.
     """
-    db = context.db
     full, notes = complete_cells(cells, context)
     job = jobs.resolve(full, context)
     step = estimate_training(jobs.stack([job]))
-    band = jobs.job_band(job)
-    [predicted] = jobs.predictions(step, [job], [band])
-    columns, origins = run_columns(job, step, band, question, db)
+    [predicted] = jobs.predictions(step, [job], [jobs.job_band(job)])
+    stepped = step_of_job(job, step, layout_label(job, predicted), predicted["pred_fit"], context.db)
+    return run_of_step(stepped, question, context.db, notes, job)
+
+
+def run_of_step(
+    step: RunStep, question: Question, db: Database, notes: Sequence[str] = (), job: jobs.Job | None = None
+) -> RunResult:
+    """The same of a step that is known: of one kind of GPU or of several."""
+    columns, origins = run_columns(step, question, db)
     ledger = estimate_run(columns)
-    _check_progress(ledger, question, job)
-    notes += [*job.remarks, *_warnings(ledger, question, job, predicted, db)]
+    _check_progress(ledger, question, step.n_gpus)
     traced = estimate_run(Columns(columns.row(0)), trace=True)
     from gpucalc.questions.explain import ledger_tree
 
     return RunResult(
-        layout=layout_label(job, predicted),
+        layout=step.layout,
+        step=step,
         job=job,
         figures=_figures(ledger, columns),
         halvings=_halvings(ledger),
-        alternatives=_alternatives(ledger, float(job.cells["dp"])),
+        alternatives=_alternatives(ledger, step.replicas),
         terms=ledger_tree(traced, db, ROOTS),
         origins=origins,
-        notes=list(dict.fromkeys(notes)),
+        notes=list(dict.fromkeys([*notes, *step.notes, *_warnings(ledger, question, step, db)])),
     )
 
 
-def run_columns(
-    job: jobs.Job, step: Ledger, band: tuple[float, float], question: Question, db: Database
-) -> tuple[Columns, dict[str, str]]:
+def run_columns(step: RunStep, question: Question, db: Database) -> tuple[Columns, dict[str, str]]:
     """One row per scenario of `run_scenarios.expanded`, and where values are from."""
     power = db_defaults.defaults(db, "power")
-    device, cluster = job.cluster.device, job.cluster
-    _check_ways(question, job)
-    n = float(cluster.n_gpus)
-    holders = n if job.cells["zero_stage"] >= 1 else n / (job.cells["dp"] * job.cells["cp"])
-    host = device.host_bandwidth or cluster.network_bandwidth_per_gpu
-    rack = is_rack(cluster)
+    _check_ways(question, step)
+    n, rack = float(step.n_gpus), step.rack_gpus > 0
     columns, origins = failure_spreads(
         question,
         n,
-        float(job.model.parameters_total),
-        holders,
-        host,
+        step.parameters,
+        step.holders,
+        step.host_bandwidth,
         db,
-        replicas=float(job.cells["dp"]),
-        network_bandwidth=cluster.network_bandwidth_per_gpu,
+        replicas=step.replicas,
+        network_bandwidth=step.network_bandwidth,
         in_rack=rack,
     )
     pue = power["pue"]
     origins["pue"] = "stated" if question.pue is not None else f"{pue.origin}: {pue.why}"
-    price, origins["price"] = _price(question, device.key, db)
+    price, origins["price"] = _price(question, step.gpus, db)
     intensity, origins["carbon_intensity"] = _carbon_intensity(question, db)
     electricity, origins["electricity_price"] = _electricity(question, db)
-    slowdown, origins["straggler"] = _slowdown(question, step, n)
+    slowdown, origins["straggler"] = _slowdown(question, step.straggler, n)
     origins["step_time, token_rate, mfu"] = "estimate of a step of this layout, which gpucalc explain takes apart"
-    token_rate, mfu = float(step["metric/tokens_per_s_per_gpu"]), float(step["metric/mfu"])
+    token_rate, mfu = step.token_rate, step.mfu
     if question.straggler_cv is not None or question.slow_gpu is not None:
-        fitted = float(step["step/straggler"]) if question.straggler_cv is not None else 1.0
+        fitted = step.straggler if question.straggler_cv is not None else 1.0
         token_rate, mfu = token_rate * fitted / _extra(question, n), mfu * fitted / _extra(question, n)
-    low, high = 1 / band[1], 1 / band[0]  # of the rate
-    drawn = load_watts(power, device, in_rack=rack)
-    if drawn is not None:
-        board, factor = drawn
+    low, high = 1 / step.band[1], 1 / step.band[0]  # of the rate
+    if step.watts is not None:
+        board, factor = step.watts
         origins["load_factor"] = f"{factor.origin}: {factor.why}"
         columns |= {"board_watts": board, "load_factor": Spread("load_factor", factor.value, factor.low, factor.high)}
         columns |= rack_columns(power, rack)
     columns |= {
-        "nodes": float(cluster.n_nodes),
-        "gpus_per_node": float(cluster.gpus_per_node),
-        "unit_gpus": float(min(cluster.gpus_per_node, cluster.n_gpus)),
-        "rack_gpus": float(cluster.domain) if rack else 0.0,
+        "nodes": step.nodes,
+        "gpus_per_node": step.gpus_per_node,
+        "unit_gpus": min(step.gpus_per_node, n),
+        "rack_gpus": step.rack_gpus,
         "training_tokens": question.tokens,
-        "step_time": float(step["time/step"]),
+        "step_time": step.step_time,
         "slowdown": slowdown,
         "network_watts": power["network_watts_per_gpu"].value,
         "carbon_intensity": intensity,
@@ -156,9 +157,9 @@ def run_columns(
     return Columns(without_question(expanded(columns))), origins
 
 
-def _check_ways(question: Question, job: jobs.Job) -> None:
+def _check_ways(question: Question, step: RunStep) -> None:
     """Refuse what has no meaning for the job."""
-    if question.recovery in {"replica", "elastic"} and job.cells["dp"] < 2:
+    if question.recovery in {"replica", "elastic"} and step.replicas < 2:
         raise UsageError(
             f"--recovery {question.recovery} needs a second data-parallel replica to go on with; this layout has one"
         )
@@ -184,26 +185,35 @@ def _extra(question: Question, n: float) -> float:
     return noise / (1 - (question.slow_gpu or 0.0))
 
 
-def _slowdown(question: Question, step: Ledger, n: float) -> tuple[float, str]:
-    fitted = float(step["step/straggler"])
+def _slowdown(question: Question, fitted: float, n: float) -> tuple[float, str]:
     if question.straggler_cv is None and question.slow_gpu is None:
         return fitted, "fitted: growth of the step with the GPUs in published runs"
     base = 1.0 if question.straggler_cv is not None else fitted
     return base * _extra(question, n), "stated variation or slow GPU"
 
 
-def _price(question: Question, gpu: str, db: Database) -> tuple[tuple[float, float, float], str]:
+def _price(question: Question, gpus: Mapping[str, int], db: Database) -> tuple[tuple[float, float, float], str]:
+    """Price of a GPU second with its range, the mean of all kinds; 0 where one of them has none."""
     if question.price is not None:
         return (question.price / HOUR,) * 3, "stated"
-    known = db_defaults.price(db, gpu)
-    if known is None:
+    known = {key: db_defaults.price(db, key) for key in gpus}
+    if any(price is None for price in known.values()):
         return (0.0, 0.0, 0.0), "no dated price of this GPU is known; state --price"
-    age = db_defaults.age_in_months(known.date)
-    said = f"{known.usd:.2f} USD per GPU hour as of {known.date}, {age} months old ({known.source})"
-    return (known.usd / HOUR, known.low / HOUR, known.high / HOUR), said
+    listed = {key: price for key, price in known.items() if price is not None}
+    n = sum(gpus.values())
+    value, low, high = (
+        sum(gpus[key] * getattr(price, end) for key, price in listed.items()) / n / HOUR
+        for end in ("usd", "low", "high")
+    )
+    said = "; ".join(
+        f"{price.usd:.2f} USD per GPU hour of {key} as of {price.date}, "
+        f"{db_defaults.age_in_months(price.date)} months old ({price.source})"
+        for key, price in listed.items()
+    )
+    return (value, low, high), said
 
 
-def _check_progress(ledger: Ledger, question: Question, job: jobs.Job) -> None:
+def _check_progress(ledger: Ledger, question: Question, n: int) -> None:
     """Say that a run makes no progress, and what would let it."""
 
     def expected(path: str) -> float:
@@ -211,7 +221,7 @@ def _check_progress(ledger: Ledger, question: Question, job: jobs.Job) -> None:
 
     mtbf, recovery, size = expected("failures/mtbf"), expected("failures/recovery"), expected("checkpoint/size")
     blocking, persist = expected("checkpoint/blocking"), expected("checkpoint/persist")
-    good, n = expected("goodput/useful"), job.cluster.n_gpus
+    good = expected("goodput/useful")
     waits = question.save != "blocking" and question.save_time is None
     longest = max(blocking, persist) if waits else blocking
     if longest >= mtbf and question.recovery in {"automatic", "manual"}:
@@ -245,9 +255,7 @@ def _time(seconds: float) -> str:
     return f"{seconds:.3g} s"
 
 
-def _warnings(
-    ledger: Ledger, question: Question, job: jobs.Job, predicted: Mapping[str, Any], db: Database
-) -> list[str]:
+def _warnings(ledger: Ledger, question: Question, step: RunStep, db: Database) -> list[str]:
     said = []
     rows = len(np.asarray(ledger["failures/mtbf"]))
     lost = span(ledger["goodput/lost"], rows)
@@ -260,10 +268,10 @@ def _warnings(
         )
     elif lost[2] > DOUBTFUL_LOSS:
         said.append("at the worst end of the range failures cost over 25 %, where closed forms are rough")
-    if predicted["pred_fit"] != "fits":
-        said.append(f"memory of this layout: {predicted['pred_fit']}")
+    if step.fit != "fits":
+        said.append(f"memory of this layout: {step.fit}")
     small = db_defaults.defaults(db, "run")
-    n = job.cluster.n_gpus
+    n = step.n_gpus
     factor = float(np.asarray(ledger["failures/failing-gpus"]).flat[0]) / n
     if question.mtbf is None and question.failures_per_node_day is None and factor > NOTED_FACTOR:
         said.append(
@@ -278,12 +286,14 @@ def _warnings(
                 f"{high:,.4g}): {small[f'{way}_per_gpu'].why}; at most {small[f'{way}_most'].why}"
             )
     if "energy/run" not in ledger:
-        said.append(f"{job.cluster.device.file} states no power limit; energy is left out (add power.tdp to it)")
-    price = db_defaults.price(db, job.cluster.device.key)
-    if question.price is None and price is not None:
-        said.append(f"price as of {price.date}, {db_defaults.age_in_months(price.date)} months old; state --price")
-    elif question.price is None:
-        said.append(f"no dated price of {job.cluster.device.key} is known; cost is left out, state --price")
+        said.append(f"{step.file} states no power limit; energy is left out (add power.tdp to it)")
+    for key in () if question.price is not None else step.gpus:
+        price = db_defaults.price(db, key)
+        if price is None:
+            said.append(f"no dated price of {key} is known; cost is left out, state --price")
+        else:
+            age = db_defaults.age_in_months(price.date)
+            said.append(f"price of {key} as of {price.date}, {age} months old; state --price")
     return said
 
 

@@ -278,7 +278,7 @@ def training_energy_ratios(db: Database) -> list[float]:
         counts = {n: int(_needed(row, n)) for n in ("n_gpus", "seq_len", "global_batch")}
         cells = {n: row[n] for n in ("model", "gpu", "framework")} | counts | label_cells(row["layout"])
         answer = run(cells, Question(tokens=_needed(row, "tokens"), pue=_needed(row, "pue")), Context(db))
-        board = answer.job.cluster.device.tdp_watts or 0.0
+        board = db.device(row["gpu"]).tdp_watts or 0.0
         hours = answer.figures["useful_days"][0] * 24 * counts["n_gpus"]
         energy = hours * float(drawn_power(board, board, draw)) * _needed(row, "pue") / 1e6
         found.append(energy / _needed(row, "energy_mwh"))

@@ -14,12 +14,12 @@ from gpucalc.core.errors import UsageError
 from gpucalc.database.reader import Database
 from gpucalc.estimate.farm import Farm, Score, estimate_farm
 from gpucalc.formulas import mixed
-from gpucalc.jobs import training as jobs
 from gpucalc.jobs.context import Context
 from gpucalc.validate.metrics import quantile
 from gpucalc.validate.report import Line, percent
 from gpucalc.validate.rows import compared, group_line, median_of_others, number, target
 from gpucalc.validate.science import multiples, science_report, single_rates
+from gpucalc.validate.serving import spearman
 from gpucalc.validate.training import shipped_rows
 
 # kind → columns that may be grouped by.
@@ -147,13 +147,21 @@ def _largest(name: str, limit: float, rows: Sequence[Mapping[str, Any]]) -> Line
 
 # ---------------------------------------------------------------- unequal GPUs and stages
 
-# The source states neither precision, software nor sequence length: the usual ones, which leave the level open.
-UNSTATED = {"precision": "bf16", "framework": "Megatron-DeepSpeed", "seq_len": 2048, "zero_stage": 0}
-GH200 = "training on GH200, uneven stages"
+# The sources state neither precision nor software: the usual ones of their year, which leave the level open.
+UNSTATED = {"precision": "fp16", "framework": "Megatron-DeepSpeed", "software_date": "2022-03", "zero_stage": 0}
+UNSTATED |= {"flash_attention": "no", "grad_accum_dtype": "fp32"}
 SHAPES: dict[str, dict[str, Any]] = {
     "OPT-350M": {"model": "opt-350m"},
     "GPT-Neo-2.7B": {"layers": 32, "hidden": 2560, "heads": 20, "vocab": 50257, "ffn_hidden": 10240},
+    "GPT-2 24L h1024 (355M)": {"model": "gpt2-355m"},
 }
+CLUSTERS = (
+    ("GH200", "stages of unequal length, GH200 (Sailor)"),
+    ("MIT lab", "unequal GPUs, Titan RTX, RTX 2080, RTX 3090 (Sailor)"),
+    ("16 T4", "stages of unequal length, T4 (AMP)"),
+    ("P3.8xlarge", "unequal GPUs, V100 and T4 (AMP)"),
+)
+LEAST_ORDER = 0.6  # rank correlation of the layouts of one cluster
 
 
 def _hetero(rows: list[dict[str, str]], db: Database) -> tuple[list[dict[str, Any]], list[Line]]:
@@ -164,19 +172,43 @@ def _hetero(rows: list[dict[str, str]], db: Database) -> tuple[list[dict[str, An
             found.append(_equal_split(r, science))
         elif (r.get("measured_s") or "").strip():
             found.append(_stages(r, db))
-    return [*found, *_relative(found)], []
+    return [*found, *_relative(found)], _orders(found)
 
 
 def _relative(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The same steps with their common factor taken out: what is left is how well layouts are told apart."""
-    own = [r for r in found if r["family"] == GH200 and r["ratio"] is not None]
-    ratios = [r["ratio"] for r in own]
+    """The same steps with the common factor of their cluster taken out: how well layouts are told apart."""
     rows = []
-    for i, r in enumerate(own):
-        level = median_of_others(ratios, i)
-        predicted = None if level is None else r["measured"] * r["ratio"] / level
-        rows.append(compared(r["what"], f"{GH200}, common factor taken out", r["measured"], predicted))
+    for family in (name for _, name in CLUSTERS):
+        own = [r for r in found if r["family"] == family and r["ratio"] is not None]
+        ratios = [r["ratio"] for r in own]
+        for i, r in enumerate(own):
+            level = median_of_others(ratios, i)
+            predicted = None if level is None else r["measured"] * r["ratio"] / level
+            rows.append(compared(r["what"], f"{family}, common factor taken out", r["measured"], predicted))
     return rows
+
+
+def _orders(found: Sequence[Mapping[str, Any]]) -> list[Line]:
+    """Rank correlation of measured and predicted steps of each cluster, and their mean."""
+    lines, orders = [], []
+    for family in (name for _, name in CLUSTERS):
+        own = [r for r in found if r["family"] == family and r["ratio"] is not None]
+        if len(own) >= 3:
+            orders.append(spearman([r["measured"] for r in own], [r["measured"] * r["ratio"] for r in own]))
+            lines.append(_order_line(f"order of {len(own)} layouts: {family}", orders[-1]))
+    if orders:
+        lines.append(_order_line("order of layouts, mean of the clusters", float(np.mean(orders))))
+    return lines
+
+
+def _order_line(name: str, found: float) -> Line:
+    return {
+        "target": name,
+        "sense": "at least",
+        "limit_left_out_pct": 100 * LEAST_ORDER,
+        "left_out_pct": 100 * found,
+        "missed": "left_out" if found < LEAST_ORDER else "",
+    }
 
 
 def _equal_split(row: Mapping[str, str], science: Sequence[Mapping[str, str]]) -> dict[str, Any]:
@@ -213,23 +245,25 @@ def _bare(name: str) -> str:
 
 
 def _stages(row: Mapping[str, str], db: Database) -> dict[str, Any]:
-    """A training step on stages of unequal length; what its source does not state is assumed alike for all rows."""
-    family = GH200 if "GH200" in row["cluster"] else "training on unequal GPUs"
-    measured, what = (
-        number(row, "measured_s"),
-        f"{row['model']} {row['gpus']} tp{row['tp']}-pp{row['pp']}-dp{row['dp']}",
-    )
-    if "GH200" not in row["cluster"]:
-        return compared(
-            what, family, measured, None, "its GPUs (Titan RTX, RTX 2080, RTX 3090) are not in the database"
-        )
-    cells: dict[str, Any] = {n: int(row[n]) for n in ("tp", "pp", "dp", "micro_batch", "global_batch")}
-    cells |= {**UNSTATED, **SHAPES[row["model"]], "gpu": "gh200-96gb", "gpus_per_node": 4, "vpp": 1}
-    cells |= {"n_gpus": cells["tp"] * cells["pp"] * cells["dp"], "flash_attention": "no"}
-    cells["schedule"] = "1f1b" if cells["pp"] > 1 else "none"
-    return compared(
-        what, family, measured, float(jobs.predict([jobs.resolve(cells, Context(db))])[0]["pred_step_time_s"])
-    )
+    """A training step on unequal stages or GPUs; what its source does not state is assumed alike for all rows."""
+    from gpucalc.questions.mixed_cuts import mixed_step, read_cuts
+
+    family = next((name for words, name in CLUSTERS if words in row["cluster"]), "training on unequal GPUs")
+    what = f"{row['model']} {row['gpus']} tp{row['tp']}-pp{row['pp']}-dp{row['dp']}-mbs{row['micro_batch']}"
+    measured = number(row, "measured_s")
+    if row["model"] not in SHAPES:
+        return compared(what, family, measured, None, f"the shape of {row['model']} is not known")
+    cells: dict[str, Any] = {**UNSTATED, **SHAPES[row["model"]]}
+    for name in ("micro_batch", "global_batch", "seq_len", "gpus_per_node"):
+        if (row.get(name) or "").strip():
+            cells[name] = int(number(row, name))
+    if (row.get("inter_node_gbps_per_gpu") or "").strip():
+        cells["inter_node_gbps_per_gpu"] = number(row, "inter_node_gbps_per_gpu")
+    try:
+        found = mixed_step(cells, read_cuts(row.get("stages") or "", db), Context(db))
+    except UsageError as error:
+        return compared(what, family, measured, None, str(error))
+    return compared(what, family, measured, found.step_time)
 
 
 _REPORTS: dict[str, Callable[[list[dict[str, str]], Database], tuple[list[dict[str, Any]], list[Line]]]] = {

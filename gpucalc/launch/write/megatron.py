@@ -225,6 +225,8 @@ def pipeline_arguments(launch: Launch) -> list[Any]:
     layers, pp, vpp = launch.model.layers, int(launch["pp"]), int(launch["vpp"])
     if pp == 1:
         return []
+    if len(set(launch.stage_layers)) > 1:
+        return ["--pipeline-model-parallel-layout", "E" + "|".join("t" * depth for depth in launch.stage_layers) + "L"]
     if layers % (pp * vpp) == 0:
         return ["--num-layers-per-virtual-pipeline-stage", layers // (pp * vpp)] if vpp > 1 else []
     chunks = pp * vpp
