@@ -17,7 +17,7 @@ from gpucalc.formulas import gang, placement_scale
 from gpucalc.jobs.context import Context
 from gpucalc.jobs.training import resolve
 from gpucalc.layouts.label import label_cells
-from gpucalc.questions import schedule
+from gpucalc.questions import crossings, schedule
 
 DB = Database()
 NODES = st.lists(st.integers(0, 8), min_size=1, max_size=60)
@@ -165,9 +165,9 @@ def test_a_tree_of_its_tiers_holds_the_gpus_and_one_tier_fewer_does_not(n: int) 
 
 def test_groups_land_where_their_extent_says() -> None:
     one = job(4096, "tp8-pp4-dp128-mbs1-zero1-sp", 4096)
-    landed = schedule.landings(one, schedule.fabric_at(DB.topology("fat-tree-7to1"), 4096, 8))
+    landed = crossings.landings(one, crossings.fabric_at(DB.topology("fat-tree-7to1"), 4096, 8))
     assert landed == {"tp": "scale-up domain", "dp": "pod", "pp": "core"}
-    rail = schedule.landings(one, schedule.fabric_at(DB.topology("rail-optimised"), 4096, 8))
+    rail = crossings.landings(one, crossings.fabric_at(DB.topology("rail-optimised"), 4096, 8))
     assert rail["tp"] == "scale-up domain"
 
 

@@ -152,6 +152,7 @@ def _write(result: PlanResult, output: FigureOptions) -> None:
             "feasible": result.feasible,
             "seconds": result.seconds,
             "rejected": result.rejected,
+            "network": result.network,
             "rows": _narrowed(rows, output.columns),
         }
         if not rows:
@@ -201,6 +202,8 @@ def _footer(result: PlanResult) -> list[str]:
         f"{facts['flop_convention']}; network {facts['network_gbps_per_gpu']:g} Gb/s per GPU "
         f"({facts['network_basis']}); software profile {facts['profile']}",
     ]
+    if result.network:
+        lines.append(f"{result.rows[0]['layout']}: {result.network}")
     if any(row["pred_fit"] == "risky" for row in result.rows):
         lines.append("risky layouts, within 5 % of the memory, rank behind those that fit")
     if result.rejected:

@@ -15,6 +15,7 @@ from gpucalc.database.references import references
 from gpucalc.estimate.training import estimate_training
 from gpucalc.jobs import training as jobs
 from gpucalc.jobs.context import Context
+from gpucalc.questions.crossings import crossing_note
 
 # Trees in the order in which people ask; what no tree reaches follows below "layer" and the rest.
 ROOTS = (
@@ -75,6 +76,8 @@ def _facts(job: jobs.Job, ledger: Ledger) -> list[tuple[str, str]]:
         ("software profile", f"{job.profile.name}: {job.profile.title}"),
         ("fit", jobs.fit_of(float(plain(ledger["memory/fill"])))),
     ]
+    if groups := crossing_note(job):
+        facts.append(("groups", groups.removeprefix("groups ")))
     low, high = jobs.job_band(job)
     facts.append(("80 % band", f"{100 * (low - 1):+.0f} % to {100 * (high - 1):+.0f} % of the step time"))
     return [*facts, *(("note", warning) for warning in job.remarks)]

@@ -6,14 +6,15 @@ import dataclasses
 import itertools
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from gpucalc.core.columns import cell_text
+from gpucalc.core.columns import cell_text, parse_row
 from gpucalc.core.errors import UsageError
+from gpucalc.core.rows import text_record
 from gpucalc.database.profiles import Profile
 from gpucalc.estimate.training import estimate_training, least_step_time
 from gpucalc.jobs import training as jobs
@@ -23,6 +24,7 @@ from gpucalc.layouts.axes import AUTOMATIC, AXES, CUT, LAYER, decided_axes, degr
 from gpucalc.layouts.label import layout_label
 from gpucalc.layouts.schedules import default_schedule
 from gpucalc.layouts.space import BLOCK, Space, block_columns, blocks, cut_axes, cuts, make_space, skip
+from gpucalc.questions.crossings import crossing_note
 
 OBJECTIVES = ("throughput", "mfu", "memory", "pareto")
 MEMORY = "fits in memory"
@@ -43,6 +45,7 @@ class PlanResult:
     rows: list[dict[str, Any]]
     notes: list[str] = field(default_factory=list)
     nearest_miss: str | None = None
+    network: str = ""  # which groups of the first layout cross which tier, and what that costs
 
 
 _Miss = tuple[float, dict[str, int]]  # memory over capacity of the layout that came nearest, and its integers
@@ -96,7 +99,13 @@ def plan(
         rows=rows,
         notes=[*asked.notes, *base.warnings],
         nearest_miss=None if feasible else _nearest_miss(miss, base, rejected),
+        network=_network(rows, context),
     )
+
+
+def _network(rows: Sequence[Mapping[str, Any]], context: Context) -> str:
+    """What the network is to the first layout; "" without one."""
+    return crossing_note(jobs.resolve(parse_row(text_record(rows[0]))[0], context)) if rows else ""
 
 
 @dataclass(frozen=True)

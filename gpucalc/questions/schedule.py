@@ -18,15 +18,14 @@ from gpucalc.core.errors import DataError, InfeasibleError, UsageError
 from gpucalc.core.ledger import Columns, Ledger
 from gpucalc.database import network
 from gpucalc.database.records import Topology
-from gpucalc.estimate.training import estimate_training
 from gpucalc.formulas import gang, placement_scale
 from gpucalc.jobs import training as jobs
+from gpucalc.questions.crossings import fabric_at, landings, step_times
 
 LEAF_NODES = 32  # nodes below one leaf switch (rail group) of 64-port switches
 MOST_NODES = 200_000
 TRACE_VARIATION = 11.5  # run times of a research cluster: mean 1,414 s, median 122 s
 QUANTILES = (0.5, 0.9, 0.99)
-TIERS = ("scale-up domain", "leaf", "pod", "core")
 
 
 @dataclass(frozen=True)
@@ -229,16 +228,6 @@ def placed_job(job: jobs.Job, placement: Placement, oversubscription: float) -> 
     return {**shape, "pod": pod, "oversubscription": max(1.0, oversubscription) if placement.leaves > 1 else 1.0}
 
 
-def step_times(columns: Sequence[Mapping[str, float]]) -> list[float]:
-    """Step times of jobs that differ in some columns, by the one estimate."""
-    names = list(columns[0])
-    values: dict[str, Any] = {n: np.array([c[n] for c in columns]) for n in names}
-    if len(columns) == 1:
-        values = dict(columns[0])
-    step = np.broadcast_to(estimate_training(Columns(values))["time/step"], (len(columns),))
-    return [float(s) for s in step]
-
-
 def score(
     found: Sequence[Placement], job: jobs.Job | None, oversubscription: float
 ) -> list[tuple[Placement, float | None]]:
@@ -300,63 +289,6 @@ def wait(
 
 
 # ---------------------------------------------------------------- networks at scale
-
-
-@dataclass(frozen=True)
-class Fabric:
-    """What a topology means at a size: tiers, switches, and the block beyond which bandwidth is shared."""
-
-    tiers: int | None
-    switches: int | None
-    leaf: float  # GPUs
-    pod: float  # GPUs
-    capacity: float
-
-
-def fabric_at(shape: Topology, n_gpus: int, domain: int) -> Fabric:
-    """Sizes of a topology for `n_gpus` whose scale-up domains hold `domain`."""
-    radix = float(shape.radix or 64)
-    over = shape.oversubscription
-    if shape.kind in {"fat-tree", "rail"}:
-        tiers = float(placement_scale.fat_tree_tiers(n_gpus, radix))
-        leaf = (
-            placement_scale.rail_leaf_gpus(radix, domain)
-            if shape.kind == "rail"
-            else placement_scale.leaf_gpus(radix, over if shape.pod_gpus is None else 1.0)
-        )
-        # A leaf holds whole domains.
-        below = max(float(domain), float(leaf) // domain * domain)
-        pod = float(shape.pod_gpus or (below if over > 1 else n_gpus))
-        switches = placement_scale.fat_tree_switches(n_gpus, radix, tiers, over)
-        return Fabric(int(tiers), int(switches), below, max(pod, below), float("inf"))
-    if shape.kind == "dragonfly":
-        group = float(placement_scale.dragonfly_group(radix))
-        capacity = float(placement_scale.dragonfly_capacity(radix))
-        switches = placement_scale.dragonfly_switches(n_gpus, radix)
-        return Fabric(2, int(switches), radix / 4, group, capacity)
-    return Fabric(None, None, float(domain), float(n_gpus), float("inf"))
-
-
-GROUPS: dict[str, Callable[[Mapping[str, Any]], tuple[int, int]]] = {
-    "tp": lambda c: (c["tp"], 1),
-    "cp": lambda c: (c["cp"], c["tp"]),
-    "ep": lambda c: (c["ep"] * c["etp"], 1),
-    "dp": lambda c: (c["dp"] * c["cp"], c["tp"]),
-    "pp": lambda c: (c["pp"], c["tp"] * c["cp"] * c["dp"]),
-}
-
-
-def landings(job: jobs.Job, fabric: Fabric) -> dict[str, str]:
-    """For each group of the layout with more than one rank, the level of the network that joins it."""
-    found = {}
-    for name, of in GROUPS.items():
-        ranks, stride = of(job.cells)
-        if ranks <= 1 or (name == "ep" and job.cells["ep"] <= 1):
-            continue
-        extent = placement_scale.group_extent(float(ranks), float(stride))
-        tier = placement_scale.landing_tier(extent, job.columns["domain"], fabric.leaf, fabric.pod)
-        found[name] = TIERS[int(tier)]
-    return found
 
 
 def at_scale(job: jobs.Job, shapes: Sequence[Topology]) -> list[dict[str, Any]]:
