@@ -290,5 +290,8 @@ def _fabrics(grown: list[Job], db: Database, topology: str | None, output: Outpu
         emit_document({"rows": rows})
     else:
         output.rows(list(rows[0]), rows)
-    to_stderr("", "rings are slowed only where more flows leave a pod than its uplinks carry, all-to-all by the share that leaves")
+    to_stderr(
+        "",
+        "rings slow down only where more flows leave a pod than its uplinks carry, all-to-all by the share that leaves",
+    )
     return ExitStatus.OK
