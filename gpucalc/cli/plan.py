@@ -152,12 +152,11 @@ def _write(result: PlanResult, output: FigureOptions) -> None:
             "feasible": result.feasible,
             "seconds": result.seconds,
             "rejected": result.rejected,
-            "network": result.network,
             "rows": _narrowed(rows, output.columns),
         }
         if not rows:
             document["nearest_miss"] = result.nearest_miss
-        document["notes"] = list(result.notes)
+        document["notes"] = [*result.notes, *([result.network] if result.network else [])]
         emit_document(document)
     elif not output.for_people:
         output.rows(_all_columns(rows), rows)
