@@ -155,7 +155,7 @@ def test_schedule_places_and_waits(tmp_path: object) -> None:
     document = json.loads(ran.out)
     assert document["blocks_free"] == 20
     assert document["placements"][0]["leaves"] == 2
-    assert [q["run_times"] for q in document["queue"]] == ["exponential", "trace"]
+    assert [q["run_times"] for q in document["queue"]] == ["exponential"]
     assert document["queue"][0]["wait_p50_s"] < document["queue"][0]["wait_p99_s"]
 
 

@@ -97,8 +97,8 @@ def test_fewer_leaves_are_never_slower_on_a_thin_network() -> None:
     ranked = schedule.score(schedule.placements(nodes, 32, 8), one, 4.0)
     times = [step for _, step in ranked]
     assert times == sorted(times)
-    apart = schedule.Placement("spread", {f"n{i:03d}": 1 for i in range(32)}, 32, 1, 0, 0.0)
-    together = schedule.Placement("best-fit", {f"n{i:03d}": 1 for i in range(32)}, 1, 32, 0, 0.0)
+    apart = schedule.Placement("spread", {f"n{i:03d}": 1 for i in range(32)}, 32, 1, 16, 0, 0.0)
+    together = schedule.Placement("best-fit", {f"n{i:03d}": 1 for i in range(32)}, 1, 32, 32, 0, 0.0)
     slow, fast = schedule.step_times([schedule.placed_job(one, p, 4.0) for p in (apart, together)])
     assert slow > fast
     assert fast == pytest.approx(schedule.step_times([one.columns])[0])
@@ -131,9 +131,54 @@ def test_more_load_waits_longer_and_more_servers_shorter(servers: int, busy: flo
     assert float(gang.erlang_c(servers + 1, (servers + 1) * busy)) <= wait + 1e-12
 
 
-def test_wide_run_times_wait_longer_and_both_ends_are_given() -> None:
-    exponential, trace = schedule.wait(8, 0.8, 3600.0)
-    assert trace["wait_mean_s"] == pytest.approx(exponential["wait_mean_s"] * (1 + 11.5**2) / 2)
+def test_wide_run_times_wait_longer_and_nothing_is_said_of_a_spread_that_nobody_stated() -> None:
+    """I8: the spread of jobs of one GPU up is none of a gang's: 36 days at the 90th percentile."""
+    [exponential] = schedule.wait(8, 0.8, 3600.0)
+    [wide] = schedule.wait(8, 0.8, 3600.0, run_variation=2.0)
+    assert exponential["run_times"] == "exponential"
+    assert wide["wait_mean_s"] == pytest.approx(exponential["wait_mean_s"] * (1 + 2.0**2) / 2)
+
+
+def test_a_mix_of_jobs_holds_the_gang_by_size_and_run() -> None:
+    one = schedule.JobClass(64, 1.0, 3600.0)
+    assert schedule.mixed_runs([one], 64) == pytest.approx((3600.0, 1.0))
+    # Half the jobs are an eighth of the gang: they hold an eighth of it, and widen the spread.
+    mean, variation = schedule.mixed_runs([one, schedule.JobClass(8, 1.0, 3600.0)], 64)
+    assert mean == pytest.approx((3600 + 450) / 2)
+    second = 2 * (3600**2 + 450**2) / 2
+    assert variation == pytest.approx(math.sqrt(second / mean**2 - 1))
+
+
+def test_strategies_differ_on_a_thin_network_and_neighbours_take_uplinks() -> None:
+    """Jobs that share a leaf share its uplinks; a strategy that does not look at leaves scatters its ranks."""
+    one = job()
+    blocks = {f"n{i:03d}": 1 for i in range(32)}
+    aware = schedule.Placement("best-fit", blocks, 8, 4, 16, 0, 0.0)
+    blind = schedule.Placement("spread", blocks, 8, 4, 16, 0, 0.0)
+    columns = [schedule.placed_job(one, p, 7.0, share) for p in (aware, blind) for share in (0.0, 0.5, 1.0)]
+    assert [c["oversubscription"] for c in columns[:3]] == pytest.approx([1.75, 7 * 10 / 16, 7.0])
+    times = schedule.step_times(columns)
+    assert times[:3] == sorted(times[:3])
+    assert times[3:] == sorted(times[3:])
+    assert times[5] > times[2] * 1.02
+    assert float(gang.shared_oversubscription(4.0, 2.0, 32.0, 0.0)) == 1
+
+
+@given(own=st.integers(1, 32), share=st.floats(0, 1), more=st.floats(0, 1))
+def test_more_neighbours_never_leave_more_uplinks(own: int, share: float, more: float) -> None:
+    low, high = sorted((share, more))
+    seen = [float(gang.shared_oversubscription(7.0, float(own), 32.0, v)) for v in (low, high)]
+    assert 1 <= seen[0] <= seen[1] <= 7 + 1e-9
+
+
+def test_rings_over_large_pods_lose_nothing_and_scattered_ranks_do() -> None:
+    """I7: 3,072-GPU pods at 1:7 have 439 uplinks for the 32 rings that leave them."""
+    cells = {"model": "llama-3.1-70b", "gpu": "h100-sxm-80gb", "n_gpus": 6144, "seq_len": 8192, "global_batch": 768}
+    cells |= {"tp": 8, "pp": 4, "dp": 192, "micro_batch": 1, "zero_stage": 1, "sequence_parallel": True}
+    rows = {r["topology"]: r for r in schedule.at_scale(resolve(cells, Context(DB)), DB.topologies())}
+    full, thin = rows["fat-tree"], rows["fat-tree-7to1"]
+    assert thin["step_time_s"] == pytest.approx(full["step_time_s"], rel=1e-6)
+    assert thin["step_time_scattered_s"] > thin["step_time_s"]
 
 
 def test_nodes_from_text_and_file(tmp_path: Path) -> None:

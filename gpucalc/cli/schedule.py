@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gpucalc.jobs.context import Context
     from gpucalc.jobs.training import Job
     from gpucalc.launch.target import Wrapper
-    from gpucalc.questions.schedule import NodeState, Placement
+    from gpucalc.questions.schedule import JobClass, NodeState, Placement
 
 NODES_SHOWN = 12
 
@@ -64,6 +64,14 @@ class StateOptions:
     load: float | None = option("--load SHARE", "Share of the cluster in use, 85%: the queue wait.", read=share())
     mean_run: float | None = option("--mean-run T", "Mean run time of the jobs, 4h.", read=quantity("s"))
     median_run: float | None = option("--median-run T", "Their median, which tells their spread.", read=quantity("s"))
+    mix: str | None = option(
+        "--mix GPUS:SHARE:MEAN,…", "Classes of jobs instead: 8:70%:1h,64:30%:12h, GPUs, share of jobs, mean run."
+    )
+    neighbours: float | None = option(
+        "--neighbours SHARE",
+        "Of the other nodes of a leaf, those whose jobs use its uplinks too; all.",
+        read=share(whole=True, zero=True),
+    )
 
 
 @command(group="The whole cluster")
@@ -181,8 +189,15 @@ def _place(gang: Gang, state: StateOptions, context: Context, to: Wrapper | None
             f"a node has {most} free GPUs, and a node of {cluster.device.key} holds {cluster.gpus_per_node}"
         )
     queue = _queue(nodes, gang, state)
+    if queue and queue[0]["run_variation"] > scheduler.NOISY_VARIATION:
+        to_stderr(
+            f"note: run times of a variation of {queue[0]['run_variation']:.1f} are mostly those of small jobs; above "
+            f"{scheduler.NOISY_VARIATION:g} the mean wait says little: state --mix, or the runs of jobs of this size"
+        )
     shape = cluster.topology
-    ranked = scheduler.score(scheduler.placements(nodes, gang.blocks, gang.block), gang.job, shape.oversubscription)
+    neighbours = 1.0 if state.neighbours is None else state.neighbours
+    placed = scheduler.placements(nodes, gang.blocks, gang.block)
+    ranked = scheduler.score(placed, gang.job, shape.oversubscription, neighbours)
     before = scheduler.filter_gang(nodes, gang.blocks, gang.block)
     best = ranked[0][0]
     if to is not None:
@@ -250,9 +265,14 @@ def _queue(nodes: Sequence[NodeState], gang: Gang, state: StateOptions) -> list[
 
     mean, median = state.mean_run, state.median_run
     if state.load is None:
-        if mean is not None or median is not None:
-            raise UsageError("--mean-run and --median-run need --load, the share of the cluster in use")
+        if mean is not None or median is not None or state.mix is not None:
+            raise UsageError("--mean-run, --median-run and --mix need --load, the share of the cluster in use")
         return []
+    if state.mix is not None:
+        if mean is not None or median is not None:
+            raise UsageError("--mix states the run times of its classes; leave --mean-run and --median-run out")
+        mixed, spread = scheduler.mixed_runs(_classes(state.mix), gang.cluster.n_gpus)
+        return scheduler.wait(_servers(nodes, gang), state.load, mixed, run_variation=spread)
     if mean is None:
         raise UsageError("--load needs --mean-run, such as 4h")
     variation = None
@@ -265,10 +285,33 @@ def _queue(nodes: Sequence[NodeState], gang: Gang, state: StateOptions) -> list[
         from gpucalc.formulas.gang import run_time_variation
 
         variation = float(run_time_variation(mean, median))
+    return scheduler.wait(_servers(nodes, gang), state.load, mean, run_variation=variation)
+
+
+def _servers(nodes: Sequence[NodeState], gang: Gang) -> int:
+    """How many such gangs the whole cluster holds."""
     servers = len(nodes) * (gang.cluster.gpus_per_node // gang.block) // gang.blocks
     if servers < 1:
         raise UsageError("the whole cluster is smaller than the gang; it would wait for ever")
-    return scheduler.wait(servers, state.load, mean, run_variation=variation)
+    return servers
+
+
+def _classes(text: str) -> list[JobClass]:
+    """The classes of jobs of a text such as 8:70%:1h,64:30%:12h."""
+    from gpucalc.questions.schedule import JobClass
+
+    found = []
+    for part in (p.strip() for p in text.split(",") if p.strip()):
+        gpus, _, rest = part.partition(":")
+        portion, _, run = rest.partition(":")
+        if not (gpus and portion and run):
+            raise UsageError(f"--mix has {part!r}; write GPUs, share of jobs and mean run, such as 8:70%:1h")
+        found.append(
+            JobClass(positive_integer("--mix", gpus), share(whole=True)("--mix", portion), quantity("s")("--mix", run))
+        )
+    if not found:
+        raise UsageError("--mix names no class; write GPUs, share of jobs and mean run, such as 8:70%:1h,64:30%:12h")
+    return found
 
 
 def _best(best: Placement) -> str:
@@ -292,6 +335,7 @@ def _fabrics(grown: list[Job], db: Database, topology: str | None, output: Outpu
         output.rows(list(rows[0]), rows)
     to_stderr(
         "",
-        "rings slow down only where more flows leave a pod than its uplinks carry, all-to-all by the share that leaves",
+        "rings slow down only where more flows leave a pod than its uplinks carry, all-to-all by the share that "
+        "leaves; scattered: nodes in no order, every hop of a ring may leave a pod",
     )
     return ExitStatus.OK

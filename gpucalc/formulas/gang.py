@@ -97,3 +97,40 @@ def run_time_variation(mean_run: Seconds, median_run: Seconds) -> Ratio:
     11.5
     """
     return np.sqrt((mean_run / median_run) ** 2 - 1)
+
+
+@formula(symbol="E[S]", cite="allen1990", valid="shares of all jobs; size of a job over that of the gang")
+def mixed_run(job_share: Ratio, relative_size: Ratio, class_run: Seconds) -> Seconds:
+    """Mean time that jobs of several classes hold what one gang needs: the sum of p·s/g·t.
+
+    Seven jobs of ten are an eighth of the gang and run 1 h, three are as large and run 12 h:
+
+    >>> round(float(mixed_run(np.array([0.7, 0.3]), np.array([1 / 8, 1.0]), np.array([3600.0, 43200.0]))))
+    13275
+    """
+    return np.sum(job_share * relative_size * class_run)
+
+
+@formula(symbol="c_m", cite="allen1990", valid="exponential run times within a class")
+def mixed_variation(job_share: Ratio, relative_size: Ratio, class_run: Seconds, mixed_run: Seconds) -> Ratio:
+    """Variation of the time that jobs of several classes hold: sqrt(2·sum of p·(s/g·t)² / E[S]² - 1).
+
+    One class is exponential:
+
+    >>> float(mixed_variation(np.array([1.0]), np.array([1.0]), np.array([3600.0]), 3600.0))
+    1.0
+    """
+    return np.sqrt(2 * np.sum(job_share * (relative_size * class_run) ** 2) / mixed_run**2 - 1)
+
+
+@formula(symbol="o'", cite="leiserson1985", valid="own <= leaf_nodes; 0 <= neighbours <= 1")
+def shared_oversubscription(oversubscription: Ratio, own: Count, leaf_nodes: Count, neighbours: Ratio) -> Ratio:
+    """Oversubscription that a job sees on a leaf whose uplinks it shares: o·(p + ν·(L - p))/L, at least 1.
+
+    `neighbours` of the leaf's other nodes run jobs whose rings leave it too. Four of 32 nodes at 7:1, alone and with
+    all others crossing:
+
+    >>> float(shared_oversubscription(7.0, 4.0, 32.0, 0.0)), float(shared_oversubscription(7.0, 4.0, 32.0, 1.0))
+    (1.0, 7.0)
+    """
+    return np.maximum(1.0, oversubscription * (own + neighbours * (leaf_nodes - own)) / leaf_nodes)

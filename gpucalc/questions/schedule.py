@@ -24,7 +24,8 @@ from gpucalc.questions.crossings import fabric_at, landings, step_times
 
 LEAF_NODES = 32  # nodes below one leaf switch (rail group) of 64-port switches
 MOST_NODES = 200_000
-TRACE_VARIATION = 11.5  # run times of a research cluster: mean 1,414 s, median 122 s
+NOISY_VARIATION = 3.0  # of run times, above which the form of a mean wait says little
+BLIND = ("least-free", "spread")  # strategies that do not look at leaves: their ranks lie on the nodes in no order
 QUANTILES = (0.5, 0.9, 0.99)
 
 
@@ -45,6 +46,7 @@ class Placement:
     blocks: Mapping[str, int]  # node → blocks taken, in rank order
     leaves: int
     smallest_leaf: int  # blocks on the leaf that got fewest
+    leaf_nodes: int  # nodes of that leaf, whoever has them
     blocks_left: int
     fragmentation: float
 
@@ -216,25 +218,41 @@ def placements(nodes: Sequence[NodeState], needed: int, share: int) -> list[Plac
         blocks = float(np.sum(gang.free_blocks(left, share)))
         lost = float(gang.fragmentation(left.sum(), blocks, share)) if left.sum() else 0.0
         ordered = dict(sorted(taken.items(), key=lambda item: (leaf_of[item[0]], item[0])))
-        found.append(Placement(name, ordered, len(on_leaf), min(on_leaf.values()), int(blocks), lost))
+        fewest = min(on_leaf, key=lambda leaf: (on_leaf[leaf], leaf))
+        size = sum(n.leaf == fewest for n in nodes)
+        found.append(Placement(name, ordered, len(on_leaf), on_leaf[fewest], size, int(blocks), lost))
     return found
 
 
-def placed_job(job: jobs.Job, placement: Placement, oversubscription: float) -> dict[str, float]:
-    """The columns of a job whose blocks lie on leaves as placed: the smallest share of a leaf decides."""
+def placed_job(
+    job: jobs.Job, placement: Placement, oversubscription: float, neighbours: float = 1.0
+) -> dict[str, float]:
+    """The columns of a job whose blocks lie on leaves as placed: the smallest share of a leaf decides.
+
+    `neighbours`: share of that leaf's other nodes whose jobs send over its uplinks too. Strategies that do not look at
+    leaves hand ranks to nodes in no order, so that every hop of a ring may leave a leaf.
+    """
     shape = job.columns
+    if placement.leaves <= 1:
+        return {**shape, "pod": shape["n_gpus"], "oversubscription": 1.0}
     per_block = job.cluster.gpus_per_node / shape["domain"]
-    pod = max(1.0, placement.smallest_leaf * per_block) if placement.leaves > 1 else shape["n_gpus"]
-    return {**shape, "pod": pod, "oversubscription": max(1.0, oversubscription) if placement.leaves > 1 else 1.0}
+    nodes = float(min(placement.smallest_leaf, placement.leaf_nodes))
+    seen = gang.shared_oversubscription(max(1.0, oversubscription), nodes, float(placement.leaf_nodes), neighbours)
+    return {
+        **shape,
+        "pod": max(1.0, placement.smallest_leaf * per_block),
+        "oversubscription": float(seen),
+        "scattered": 1.0 if placement.strategy in BLIND else shape["scattered"],
+    }
 
 
 def score(
-    found: Sequence[Placement], job: jobs.Job | None, oversubscription: float
+    found: Sequence[Placement], job: jobs.Job | None, oversubscription: float, neighbours: float = 1.0
 ) -> list[tuple[Placement, float | None]]:
     """Placements best first: the fastest step, then the least fragmentation, then the fewest leaves."""
     times: list[float | None] = [None] * len(found)
     if job is not None:
-        times = list(step_times([placed_job(job, p, oversubscription) for p in found]))
+        times = list(step_times([placed_job(job, p, oversubscription, neighbours) for p in found]))
     pairs = list(zip(found, times, strict=True))
     order = list(STRATEGIES)
     return sorted(
@@ -252,6 +270,26 @@ def score(
 # ---------------------------------------------------------------- waiting
 
 
+@dataclass(frozen=True)
+class JobClass:
+    """Jobs of one size in the queue: their share of all jobs, their GPUs, and their mean run time in seconds."""
+
+    gpus: int
+    share: float
+    mean_run: float
+
+
+def mixed_runs(classes: Sequence[JobClass], gang_gpus: int) -> tuple[float, float]:
+    """Mean time that jobs of these classes hold what the gang needs, and its variation."""
+    told = {
+        "job_share": np.array([c.share for c in classes]) / sum(c.share for c in classes),
+        "relative_size": np.array([c.gpus / gang_gpus for c in classes]),
+        "class_run": np.array([c.mean_run for c in classes]),
+    }
+    mean = gang.mixed_run(**told)
+    return float(mean), float(gang.mixed_variation(**told, mixed_run=mean))
+
+
 def wait(
     servers: int,
     utilisation: float,
@@ -260,32 +298,20 @@ def wait(
     run_variation: float | None = None,
     arrival_variation: float = 1.0,
 ) -> list[dict[str, Any]]:
-    """Mean wait and its quantiles in seconds: for exponential run times, and for the spread of a research cluster.
-
-    A stated `run_variation` replaces both.
-    """
-    rows = []
-    chosen = (
-        [("stated", run_variation)] if run_variation is not None else [("exponential", 1.0), ("trace", TRACE_VARIATION)]
-    )
-    for name, variation in chosen:
-        ledger = Ledger(
-            Columns({"servers": float(servers), "utilisation": utilisation, "mean_run": mean_run}), trace=True
+    """Mean wait and its quantiles in seconds: for run times of a stated variation, exponential ones without it."""
+    variation = 1.0 if run_variation is None else run_variation
+    ledger = Ledger(Columns({"servers": float(servers), "utilisation": utilisation, "mean_run": mean_run}), trace=True)
+    ledger.define("offered", gang.offered_load)
+    waiting = ledger.define("waiting_share", gang.erlang_c)
+    mean = ledger.add("queue/wait/mean", gang.mean_wait, arrival_variation=arrival_variation, run_variation=variation)
+    row: dict[str, Any] = {"run_times": "exponential" if run_variation is None else "stated"}
+    row |= {"run_variation": variation, "waiting_pct": 100 * float(waiting), "wait_mean_s": float(mean)}
+    for quantile in QUANTILES:
+        path = f"queue/wait/p{round(100 * quantile)}"
+        row[f"wait_p{round(100 * quantile)}_s"] = float(
+            ledger.add(path, gang.wait_quantile, mean="queue/wait/mean", left_share=1 - quantile)
         )
-        ledger.define("offered", gang.offered_load)
-        waiting = ledger.define("waiting_share", gang.erlang_c)
-        mean = ledger.add(
-            "queue/wait/mean", gang.mean_wait, arrival_variation=arrival_variation, run_variation=variation
-        )
-        row: dict[str, Any] = {"run_times": name, "run_variation": variation, "waiting_pct": 100 * float(waiting)}
-        row["wait_mean_s"] = float(mean)
-        for quantile in QUANTILES:
-            path = f"queue/wait/p{round(100 * quantile)}"
-            row[f"wait_p{round(100 * quantile)}_s"] = float(
-                ledger.add(path, gang.wait_quantile, mean=mean, left_share=1 - quantile)
-            )
-        rows.append(row)
-    return rows
+    return [row]
 
 
 # ---------------------------------------------------------------- networks at scale
@@ -297,7 +323,8 @@ def at_scale(job: jobs.Job, shapes: Sequence[Topology]) -> list[dict[str, Any]]:
     fabrics = [fabric_at(shape, n, domain) for shape in shapes]
     columns = [{**job.columns, **network.place_columns(replace(job.cluster, topology=shape))} for shape in shapes]
     rows = []
-    for shape, fabric, step in zip(shapes, fabrics, step_times(columns), strict=True):
+    apart = step_times([{**c, "scattered": 1.0} for c in columns])
+    for shape, fabric, step, scattered in zip(shapes, fabrics, step_times(columns), apart, strict=True):
         landed = landings(job, fabric)
         rows.append(
             {
@@ -309,6 +336,7 @@ def at_scale(job: jobs.Job, shapes: Sequence[Topology]) -> list[dict[str, Any]]:
                 "pod_gpus": fabric.pod,
                 "groups": ", ".join(f"{group} {tier}" for group, tier in landed.items()),
                 "step_time_s": step,
+                "step_time_scattered_s": scattered,
                 "tokens_per_s_per_gpu": job.cells["global_batch"] * job.cells["seq_len"] / step / n,
                 "blast_pct": 100 * float(placement_scale.blast_share(float(domain), float(n))),
                 "fit": "fits" if n <= fabric.capacity else f"at most {fabric.capacity:,.0f} GPUs",
