@@ -30,7 +30,7 @@ def write_overlay(folder: Path, constants: Sequence[Fitted]) -> list[Path]:
     for table, fitted in tables.items():
         path = place / f"{table}.csv"
         merge = _collectives if table == "collectives" else _kernels
-        contents[path] = merge(_existing(path), fitted)
+        contents[path] = merge(existing_rows(path, "scope" if table == "collectives" else "key"), fitted)
     try:
         place.mkdir(parents=True, exist_ok=True)
         for path, (columns, rows) in contents.items():
@@ -45,7 +45,8 @@ def write_overlay(folder: Path, constants: Sequence[Fitted]) -> list[Path]:
     return list(contents)
 
 
-def _existing(path: Path) -> list[Row]:
+def existing_rows(path: Path, key: str) -> list[Row]:
+    """The rows of a table that an overlay holds already; DataError where it cannot be read or has no column `key`."""
     try:
         text = path.read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
@@ -54,7 +55,6 @@ def _existing(path: Path) -> list[Row]:
         raise DataError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     rows = list(csv.DictReader(lines))
-    key = "scope" if path.stem == "collectives" else "key"
     if rows and key not in rows[0]:
         raise DataError(f"{path}: no column {key}; not a calibration file, so it is not written over")
     return [{n: v or "" for n, v in row.items() if n is not None} for row in rows]

@@ -18,7 +18,7 @@ class Application(Commands):
         *("plan", "fit", "scale", "sweep", "generate"),
         *("explain", "whatif", "diagnose", "comm", "roofline"),
         "export",
-        *("eval", "validate", "claims"),
+        *("eval", "validate", "learn", "claims"),
         *("serve", "tune"),
         *("run", "storage", "power", "hpc", "render", "schedule"),
         *("hw", "models"),

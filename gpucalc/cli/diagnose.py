@@ -123,7 +123,7 @@ def _write(found: Diagnosis, shown: str | None, output: OutputOptions) -> None:
             to_stderr(
                 "",
                 '"at most" is the step at the bound of a constant; weights compare causes with each other and are '
-                "no probabilities: priors are assumptions",
+                "no probabilities: priors are assumptions; gpucalc learn takes what several runs have in common",
             )
     elif shown == "terms":
         output.rows(TERMS_OUT, terms)

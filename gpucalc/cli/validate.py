@@ -10,7 +10,7 @@ from gpucalc.cli.commands import command
 from gpucalc.cli.job_options import DatabaseOptions
 from gpucalc.cli.option import argument, option
 from gpucalc.cli.output import emit_document, format_option, to_stderr
-from gpucalc.cli.values import none_or_more
+from gpucalc.cli.values import none_or_more, positive_integer
 from gpucalc.core.errors import UsageError, unknown
 
 if TYPE_CHECKING:
@@ -73,6 +73,9 @@ def validate(
     by: tuple[str, ...] = option(
         "--by KEY", "source, family, gpu or framework; repeatable.", repeat=True, complete=groupings
     ),
+    learn: int | None = option(
+        "--learn K", "How much K runs of a cluster take from the error of its others.", read=positive_integer
+    ),
     worst: int = option("--worst N", "How many of the rows farthest off to list.", default="10", read=none_or_more),
     plot: str | None = option(
         "--plot FILE.png", "Draw predicted against measured step times.", read=picture, files=True
@@ -93,7 +96,9 @@ def validate(
     from gpucalc.jobs.context import Context
 
     db = database.database()
-    if kind != "training":
+    if learn is not None:
+        found = _learning(files, kind, db, learn)
+    elif kind != "training":
         stated = {"--profile": profile, "--fabric": fabric, "--plot": plot}
         unused = [flag for flag, value in stated.items() if value is not None]
         if unused:
@@ -109,6 +114,17 @@ def validate(
         _emit_tables(found, markdown=form == "md")
     sys.stdout.flush()
     to_stderr(*_footers(found, bool(files)))
+
+
+def _learning(files: Sequence[str], kind: str, db: Database, runs: int) -> dict[str, Any]:
+    """The report of --learn: it needs predictions with whole sources left out, which only the shipped rows have."""
+    from gpucalc.validate.learning import LEAST_ROWS, learning_report
+
+    if files or kind != "training":
+        raise UsageError("--learn scores the shipped training rows; for your own runs see gpucalc learn RUNS")
+    if runs >= LEAST_ROWS - 1:
+        raise UsageError(f"--learn {runs} leaves too few rows of a group of {LEAST_ROWS}; at most {LEAST_ROWS - 2}")
+    return learning_report(db, runs)
 
 
 def _records(files: Sequence[str]) -> list[tuple[str, list[dict[str, str]]]]:
@@ -222,6 +238,8 @@ def _footers(found: Mapping[str, Any], own: bool) -> list[str]:
         names = {"shipped": "rows of the fit", "random": "rows held out at random", "left_out": "sources left out"}
         said = ", ".join(f"{v:.1f} %" + ("" if own else f" ({names[k]})") for k, v in figures.items())
         lines.append(f"gpucalc: mean over sources of the median error: {said}")
+    if own and figures:
+        lines.append("gpucalc: gpucalc learn takes from these runs what their cluster does otherwise")
     if found.get("no_prediction"):
         lines.append(f"gpucalc: {len(found['no_prediction'])} rows could not be evaluated; pred_error says why")
     return lines

@@ -239,6 +239,18 @@ TABLES: dict[str, Schema] = {
         _band,
     ),
     "networks_held_out": Schema({"id": NAME}, {"ratio": Cell(needed=True)}),
+    # What `gpucalc learn` takes from a cluster's own runs: logarithms of factors and their covariance.
+    "learned": Schema(
+        {
+            "gpu": NAME,
+            "quantity": _names(*QUANTITIES),
+            "kind": _names("rule", "mean", "covariance"),
+            "name": NAME,
+            "other": TEXT,
+        },
+        {"value": Cell(low=-math.inf, needed=True)},
+        {"source": TEXT, "date": TEXT},
+    ),
     # What fits left behind: reports read these, estimates do not.
     "training_fit": Schema(
         {"profile": NAME, "constant": NAME},

@@ -15,9 +15,11 @@ class Context:
 
     `profile`: the software profile; None: by the framework and date of the row. `fabric`: the link of the database
     that joins the nodes; None: the node's own. `causal_flops`: model FLOPs count half of causal attention.
+    `learned`: what an overlay has learned from runs counts.
     """
 
     db: Database
     profile: str | None = None
     fabric: str | None = None
     causal_flops: bool = False
+    learned: bool = True

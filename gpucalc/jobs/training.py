@@ -21,6 +21,8 @@ from gpucalc.database.network import overlay_shares
 from gpucalc.database.profiles import NEUTRAL, Profile, choose_profile, framework_words, load_profile
 from gpucalc.database.reader import Database
 from gpucalc.database.records import Device
+from gpucalc.database.tables import TIME_BAND
+from gpucalc.jobs import learned
 from gpucalc.jobs.columns import (
     HGX_DOMAIN,
     cluster_columns,
@@ -127,7 +129,7 @@ def _judged(draft: Job, facts: Facts, verdict: verdicts.Verdict) -> Job | UsageE
 
 
 # Cells that only the columns of the row itself read: all others decide columns that many rows share.
-_OF_THE_ROW = frozenset((*AXES, "global_batch", "seq_len", *MEASURED))
+_OF_THE_ROW = frozenset((*AXES, "global_batch", "seq_len", *MEASURED)) - {"offload_optimizer"}
 
 
 class _Stated(dict[str, Any]):
@@ -156,7 +158,11 @@ def _shared_columns(
     for name, share in overlay_shares(cluster, context.db).items():
         software[name] = min(1.0, software[name] * share)
     device = device_columns(cluster.device, cells["precision"], context.db)
-    return software, cluster_columns(cluster, context.db), device, model_columns(model), tower_columns(cells, model)
+    parts = (software, cluster_columns(cluster, context.db), device, model_columns(model), tower_columns(cells, model))
+    if not context.learned:
+        return parts
+    own = learned.changed(ChainMap(*parts), cluster.device.key, model.name, context.db)
+    return (own, *parts) if own else parts
 
 
 def collect(problems: list[str], function: Any, *arguments: Any) -> Any:
@@ -501,12 +507,32 @@ def predict(jobs: Sequence[Job]) -> list[dict[str, Any]]:
 
     if not jobs:
         return []
-    return predictions(estimate_training(stack(jobs)), jobs, [job_band(job) for job in jobs])
+    return predictions(estimate_training(stack(jobs)), jobs, bands_of(jobs))
 
 
 def job_band(job: Job) -> tuple[float, float]:
-    """The 80 % band of the step time, as factors, from the errors of the job's family on sources left out."""
+    """The 80 % band of the step time of one job, as factors."""
+    return bands_of([job])[0]
+
+
+def bands_of(jobs: Sequence[Job]) -> list[tuple[float, float]]:
+    """The 80 % bands of the step times of jobs, as factors.
+
+    From what the jobs' cluster has taught, where an overlay holds it (`jobs/learned.py`); otherwise from the errors
+    of the job's family on sources left out.
+    """
     from gpucalc.database.bands import band
 
-    low, high, _ = band(job)
-    return low, high
+    found: list[tuple[float, float]] = []
+    taught: dict[int, learned.Posterior] = {}
+    for place, job in enumerate(jobs):
+        known = learned.posterior(job.context.db, job.cluster.device.key, TIME_BAND) if job.context.learned else None
+        found.append((1.0, 1.0) if known else band(job)[:2])
+        if known:
+            taught[place] = known
+    if taught:
+        _, slopes = learned.effects(stack([jobs[place] for place in taught]), len(taught), TIME_BAND)
+        for (place, known), effects in zip(taught.items(), slopes, strict=True):
+            half = learned.QUANTILE * known.deviation(effects, jobs[place].model.name)
+            found[place] = (math.exp(-half), math.exp(half))
+    return found

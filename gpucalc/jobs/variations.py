@@ -107,7 +107,7 @@ def outcomes(varied: Sequence[tuple[Variation, jobs.Job]]) -> list[Outcome]:
         return []
     chosen = [job for _, job in varied]
     ledger = estimate_training(jobs.stack(chosen), detail=True)
-    rows = jobs.predictions(ledger, chosen, [jobs.job_band(job) for job in chosen])
+    rows = jobs.predictions(ledger, chosen, jobs.bands_of(chosen))
     terms = terms_of(ledger, len(chosen))
     return [
         Outcome(variation, job, row, {path: float(values[i]) for path, values in terms.items()})

@@ -82,7 +82,7 @@ def _lines(spec: Spec, values: Mapping[str, Any], db: Database, outcome: Outcome
     if values.get("layout"):
         restriction = read_restriction(values["layout"])
         cells = restriction.closed({**cells, **restriction.cells})
-    context = Context(db, **{name: values.get(name) for name in CHOICES}, causal_flops=spec.causal_flops)
+    context = Context(db, values.get("profile"), values.get("fabric"), spec.causal_flops)
     if spec.keep == ALL:
         asked = ask(cells, context)
         yield from _every_layout(spec, values, asked, outcome, progress)
