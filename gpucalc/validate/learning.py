@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from gpucalc.calibrate import learn
+from gpucalc.database.bands import MEMORY, TIME, family_of, half_width
 from gpucalc.database.tables import MEMORY_BAND, TIME_BAND
 from gpucalc.jobs.context import Context
 from gpucalc.jobs.learned import FACTORS, MODEL, QUANTILE, Posterior
@@ -89,8 +90,16 @@ def _scored(quantity: str, name: tuple[str, ...], members: Sequence[Checked], ru
         "error_before_pct": 100 * float(np.mean(before)),
         "error_after_pct": 100 * float(np.mean(after)),
         "inside_band_pct": 100 * float(np.mean(inside)),
+        "half_width_before": _usual_width(quantity, members),
         "half_width": float(np.mean(widths)),
     }
+
+
+def _usual_width(quantity: str, members: Sequence[Checked]) -> float:
+    """Half of the band without own runs, in the logarithm."""
+    jobs = [row.job for row in members if row.job is not None]
+    name = TIME if quantity == TIME_BAND else MEMORY
+    return float(np.median([half_width(job, name, family_of(job)) for job in jobs]))
 
 
 def _together(quantity: str, found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -105,5 +114,6 @@ def _together(quantity: str, found: Sequence[Mapping[str, Any]]) -> dict[str, An
         "ratio": float(after.mean() / before.mean()),
         "groups_made_worse": int(worse.sum()),
         "inside_band_pct": float(np.mean([one["inside_band_pct"] for one in found])),
+        "half_width_before": float(np.mean([one["half_width_before"] for one in found])),
         "half_width": float(np.mean([one["half_width"] for one in found])),
     }
