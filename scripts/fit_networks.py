@@ -183,6 +183,7 @@ def fit(rows: Sequence[Measured]) -> dict[Key, tuple[np.ndarray, int, float]]:
 
 
 MOST_ROWS = 100
+LEAST_BAND = (0.83, 1.2)  # few sources, whose errors may lie on one side
 
 
 def _thinned(rows: Sequence[Measured]) -> list[Measured]:
@@ -308,7 +309,7 @@ def _band(sources: Mapping[str, Sequence[float]]) -> tuple[float, float]:
     order = np.argsort(values)
     share = (np.cumsum(weight[order]) - weight[order] / 2) / weight.sum()
     low, high = np.interp([0.1, 0.9], share, values[order])
-    return min(0.98, float(low)), max(1.02, float(high))
+    return min(LEAST_BAND[0], float(low)), max(LEAST_BAND[1], float(high))
 
 
 def main() -> None:

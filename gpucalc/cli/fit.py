@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpucalc.cli.commands import command
 from gpucalc.cli.job_options import JobOptions, require
+from gpucalc.cli.networks import asks_of_network, write_rows_of
 from gpucalc.cli.option import option
 from gpucalc.cli.output import OutputOptions, emit_document, to_stderr
 from gpucalc.core.columns import COLUMNS, Column
@@ -48,6 +49,17 @@ def assert_option() -> Any:
     return option("--assert FIT", "Status 3 unless it fits: fits, or risky too.", choices=tuple(ASSERTIONS))
 
 
+def _fit_network(cells: Mapping[str, Any], context: Context, asserted: str | None, output: OutputOptions) -> int:
+    """The same of a network that is no decoder: the fewest GPUs that hold it, and its fastest layout there."""
+    from gpucalc.questions.network import fit_network
+
+    require(cells, "gpu")
+    rows = fit_network(cells, context)
+    write_rows_of(rows, output, _HEADINGS["n_gpus"])
+    held = asserted is None or rows[0]["pred_fit"] in ASSERTIONS[asserted]
+    return ExitStatus.OK if held else ExitStatus.INFEASIBLE
+
+
 @command(group="Plan")
 def fit(
     *,
@@ -67,6 +79,8 @@ def fit(
     gpucalc fit llama-3.1-70b --gpu h100-sxm-80gb --gpus 64 --layout tp8-dp8-mbs1-zero3 --assert fits
     """
     cells = job.cells()
+    if asks_of_network(cells):
+        return _fit_network(cells, job.context(), asserted, output)
     require(cells, "model", "gpu", "seq_len")
 
     from gpucalc.questions import fit as sizing

@@ -19,9 +19,15 @@ LISTED = ("name", "architecture", "parameters_total", "parameters_active", "laye
 def list_(*, output: OutputOptions) -> None:
     """List the presets."""
     from gpucalc.models.model import describe, load_model, preset_names
+    from gpucalc.models.networks.catalog import describe_network, network_names
 
     rows = []
-    for name in preset_names():
+    networks = set(network_names())
+    for name in sorted({*preset_names(), *networks}):
+        if name in networks:
+            facts = describe_network(name)
+            rows.append({n: facts.get(n) for n in LISTED})
+            continue
         facts = describe(load_model(name))
         shape = facts["shape"]
         # The name under which it is called, whatever the model calls itself.
@@ -65,10 +71,12 @@ def import_(
 
 def _describe(name: str | None, form: str, example: str) -> None:
     from gpucalc.models.model import describe, load_model
+    from gpucalc.models.networks.catalog import describe_network, resolve_network
 
     if name is None:
         raise UsageError(f"missing: a model, such as {example}")
-    facts: dict[str, Any] = describe(load_model(name))
+    network = resolve_network(name)
+    facts: dict[str, Any] = describe_network(network) if network else describe(load_model(name))
     emit_object(form, facts)
     if form != "table":
         to_stderr(*(f"gpucalc: {warning}" for warning in facts["warnings"]))

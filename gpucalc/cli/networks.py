@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpucalc.cli.output import OutputOptions, emit_document, to_stderr
@@ -71,3 +71,14 @@ def table_columns(row: Mapping[str, Any]) -> list[str | Column]:
     time = "pred_latency_s" if "pred_latency_s" in row else "pred_step_time_s"
     names: list[str | Column] = [COLUMNS["layout"], COLUMNS[time], COLUMNS["pred_samples_per_s"]]
     return [*names, GPU_SECONDS, COLUMNS["pred_peak_mem_gib"], COLUMNS["pred_fit"], COLUMNS["pred_bound"], BAND]
+
+
+def write_rows_of(rows: Sequence[Mapping[str, Any]], output: OutputOptions, *more: Column) -> None:
+    """Write layouts of a network, one a row, with the columns of a ranking and some more."""
+    shown = [{**row, "band": band(row)} for row in rows]
+    if output.json:
+        emit_document({"rows": [dict(row) for row in rows]})
+    elif output.for_people:
+        output.table([*more, *table_columns(rows[0])], shown)
+    else:
+        output.rows((*(column.name for column in more if column.name not in COLUMNS_OUT), *COLUMNS_OUT), shown)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpucalc.cli.commands import command
 from gpucalc.cli.job_options import JobOptions, require
+from gpucalc.cli.networks import asks_of_network, write_rows_of
 from gpucalc.cli.option import option
 from gpucalc.cli.output import FigureOptions, emit_document, to_stderr
 from gpucalc.cli.values import positive_integer, share
@@ -28,6 +29,7 @@ COLUMNS_OUT = (
     *(f"share_{name}_pct" for name in SHARES),
     "reason",
 )
+EFFICIENCY = Column("efficiency_pct", "number", "", unit="%", heading="efficiency", decimals=1)
 _TABLE = (
     Column("mode", "text", "strong or weak", heading="mode"),
     COLUMNS["n_gpus"],
@@ -36,7 +38,7 @@ _TABLE = (
     COLUMNS["pred_step_time_s"],
     Column("pred_tokens_per_s_per_gpu", "number", "", heading="tokens/s/GPU", decimals=0),
     Column("speedup", "number", "", heading="speed-up", decimals=2),
-    Column("efficiency_pct", "number", "", unit="%", heading="efficiency", decimals=1),
+    EFFICIENCY,
     Column("largest_loss", "text", "", heading="largest loss"),
 )
 
@@ -72,6 +74,14 @@ def scale(
     gpucalc scale llama-3.1-70b --gpu h100-sxm-80gb --gpus 64..4096 --seq-len 8192 --global-batch 1024
     """
     cells = job.cells(free=True)
+    if asks_of_network(cells):
+        from gpucalc.questions.network import scale_network
+        from gpucalc.questions.scale import parse_counts
+
+        require(cells, "gpu")
+        rows = scale_network(cells, job.context(), parse_counts(job.n_gpus))
+        write_rows_of(rows, output, COLUMNS["n_gpus"], EFFICIENCY)
+        return ExitStatus.OK
     require(cells, "model", "gpu", "seq_len", "global_batch")
     for name in ("n_gpus", "dp"):
         if name in cells:

@@ -56,7 +56,7 @@ def check(dirs: Iterable[str | os.PathLike[str]] = ()) -> list[str]:
         for folder in documents.KINDS:
             for name in list_files([root], folder):
                 _told(told, db.document, folder, name)
-    for name in ("run", "power", "training"):
+    for name in ("run", "power", "training", "networks"):
         _told(told, defaults.defaults, db, name)
     told += _unread_defaults(db, roots)
     known = {folder: set(list_files(everything, folder)) for folder in KINDS}
@@ -138,7 +138,7 @@ def _scopes(db: Database, table: str, rows: Sequence[tables.Row], label: str) ->
 def _unread_defaults(db: Database, roots: Sequence[Path]) -> Iterator[str]:
     """Values of an overlay's defaults that no question reads: names that the shipped file does not have."""
     families = {one.lookup.casefold() for one in _generations(db)}
-    for name in ("run", "power", "training"):
+    for name in ("run", "power", "training", "networks"):
         known = defaults.defaults(db.shipped(), name)
         for root in roots:
             try:

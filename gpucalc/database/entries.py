@@ -96,6 +96,7 @@ SHAPES: dict[str, Shape] = {
     "defaults/run": _DEFAULTS,
     "defaults/power": _DEFAULTS,
     "defaults/training": _DEFAULTS,
+    "defaults/networks": _DEFAULTS,
     "defaults/grid": Table(
         {"grams_per_kwh": Each(Number(0, 5000))}, {"title": Text(), "year": Number(whole=True), "source": Text()}
     ),

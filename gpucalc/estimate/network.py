@@ -122,7 +122,7 @@ def _training(ledger: Ledger, parts: Sequence[str]) -> None:
         )
         sums.append("time/tp")
     ledger.total("time/synchronous", *sums)
-    ledger.add("time/jitter", replicas.rank_jitter, time="time/synchronous", servers="dp/servers")
+    ledger.add("time/jitter", replicas.rank_jitter, time="time/synchronous", inside="dp/inside", servers="dp/servers")
     ledger.total("time/step", *sums, "time/jitter")
     ledger.product("metric/samples", "samples", "grad_accum")
     ledger.add("metric/samples_per_s", convolution.rate_of_samples, samples="metric/samples", time="time/step")
@@ -145,7 +145,7 @@ def _replicas(ledger: Ledger) -> None:
             bandwidth=bandwidth,
             efficiency=efficiency,
         )
-    ledger.total("dp/reduction", "dp/links", "dp/cards")
+    ledger.maximum("dp/reduction", "dp/links", "dp/cards")  # one ring: its slowest hop decides
     ledger.product("dp/reduction-of-stage", "dp/reduction", "reduction_factor")
     ledger.add("dp/buffers", replicas.fusion_buffers, gradients="dp/gradients")
     ledger.add("dp/tail", replicas.last_buffer, time="dp/reduction-of-stage", buffers="dp/buffers")

@@ -70,14 +70,14 @@ def exposed_reduction(time: Seconds, tail: Seconds, backward: Seconds, hidden_sh
     return np.maximum(time - hidden_share * backward, tail)
 
 
-@formula(symbol="t_jit", cite="gpucalc-networks", valid="ranks >= 1")
-def rank_jitter(time: Seconds, replicas: Ranks, servers: Count, jitter_inside: Ratio, jitter_across: Ratio) -> Seconds:
-    """Wait for the slowest rank: a share of the step that grows with the logarithm of ranks and of servers.
+@formula(symbol="t_jit", cite="gpucalc-networks", valid="inside, servers >= 1")
+def rank_jitter(time: Seconds, inside: Ranks, servers: Count, jitter_inside: Ratio, jitter_across: Ratio) -> Seconds:
+    """Wait for the slowest rank: a share of the step that grows with the logarithm of ranks in a server and of servers.
 
-    >>> round(float(rank_jitter(0.2, 64.0, 8.0, 0.01, 0.02)) * 1e3, 1)
-    24.0
+    >>> round(float(rank_jitter(0.2, 8.0, 8.0, 0.01, 0.02)) * 1e3, 1)
+    18.0
     """
-    return time * (jitter_inside * np.log2(replicas) + jitter_across * np.log2(servers))
+    return time * (jitter_inside * np.log2(inside) + jitter_across * np.log2(servers))
 
 
 @formula(symbol="t_opt", cite="gpucalc-networks", valid="")

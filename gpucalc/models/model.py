@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from gpucalc.core.errors import unknown
+from gpucalc.core.errors import UsageError, unknown
 from gpucalc.models.blueprint import DENSE, FULL, MOE, Blueprint
 from gpucalc.models.cells import checked_cells, describe, model_with
 from gpucalc.models.counts import Model, check_shape, model_from_blueprint, whole_head_dim
@@ -62,8 +62,20 @@ def load_model(name_or_path: str | Path, overrides: Mapping[str, Any] | None = N
         config, name = read_config(Path(text).expanduser())
         model = model_from_config(config, name)
     else:
-        raise unknown("model", text, preset_names(), "a preset, or a path to a config.json or its folder")
+        raise _unknown_model(text)
     return model_with(model, **overrides) if overrides else model
+
+
+def _unknown_model(text: str) -> UsageError:
+    """The error for a name that is no decoder's: of a network that another question knows, or of no model at all."""
+    from gpucalc.models.networks.catalog import WAYS, resolve_network
+
+    network = resolve_network(text)
+    if network is not None:
+        return UsageError(
+            f"{network} is not a stack of decoder layers; plan, fit, scale, explain, eval and generate answer about it"
+        )
+    return unknown("model", text, preset_names(), WAYS)
 
 
 @lru_cache(maxsize=256)

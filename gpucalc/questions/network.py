@@ -67,11 +67,15 @@ def plan_network(
     started = time.perf_counter()
     base = _base(cells, context)
     jobs, rejected = [], {"illegal": 0, "fits in memory": 0}
+    wrong: UsageError | None = None
     for layout in itertools.islice(_layouts(cells, base), MOST):
         try:
             jobs.append(resolve_network_job({**cells, **layout}, context))
-        except UsageError:
+        except UsageError as error:
+            wrong = wrong or error
             rejected["illegal"] += 1
+    if wrong is not None and not jobs:  # what is stated rules every layout out
+        raise wrong
     rows = [
         {"layout": network_label(job.cells), **job.cells, **row, **_money(job, row)}
         for job, row in zip(jobs, predict_networks(jobs), strict=True)
@@ -218,21 +222,20 @@ def explain_network(cells: Mapping[str, Any], context: Context) -> Explanation:
     return Explanation(facts, ledger_tree(ledger, context.db, ROOTS), summary, job.warnings)
 
 
-def fit_network(cells: Mapping[str, Any], context: Context, rate: float) -> dict[str, Any]:
-    """The fewest GPUs, whole nodes above one, on which a network reaches a rate in samples a second.
+def fit_network(cells: Mapping[str, Any], context: Context) -> list[dict[str, Any]]:
+    """The fastest layout on the fewest GPUs that hold a network, or on as many as are stated.
 
-    Raises InfeasibleError when none does.
+    Counts are 1, 2, 4 ... inside a node, then whole nodes. Raises InfeasibleError when none holds it.
     """
-    one = _base({**cells, "n_gpus": 1}, context)
-    node = one.cluster.node.gpus_per_node
-    counts = [n for n in (1, 2, 4, 8) if n < node] + [
-        node * 2**k for k in range(1 + int(math.log2(LARGEST_FIT / node)))
+    node = _base({**cells, "n_gpus": cells.get("n_gpus") or 1}, context).cluster.node.gpus_per_node
+    counts = [n for n in (1, 2, 4, 8, 16) if n < node] + [
+        node * 2**k for k in range(int(math.log2(LARGEST_FIT / node)))
     ]
-    for count in counts:
+    for count in [int(cells["n_gpus"])] if cells.get("n_gpus") else counts:
         found = plan_network({**cells, "n_gpus": count}, context, "throughput", 1)
-        if found.rows and found.rows[0]["pred_samples_per_s"] >= rate:
-            return found.rows[0]
-    raise InfeasibleError(f"no number of GPUs up to {LARGEST_FIT:,} reaches {rate:g} samples a second")
+        if found.rows:
+            return found.rows
+    raise InfeasibleError("no layout fits" + (f" on {cells['n_gpus']} GPUs" if cells.get("n_gpus") else ""))
 
 
 def scale_network(cells: Mapping[str, Any], context: Context, counts: Sequence[int]) -> list[dict[str, Any]]:

@@ -137,7 +137,7 @@ def custom_network(name: str, numbers: Mapping[str, float], net: str, sample: st
     """
     missing = [n for n in NUMBERS if numbers.get(n) is None]
     if missing:
-        raise UsageError(f"{name} is no preset, and {', '.join(missing)} not stated; {WAYS}")
+        raise UsageError(f"{name} is no preset, and {', '.join(missing)} not stated; state {WAYS}")
     part = Component(
         "net",
         CONV if net in {"conv", "depthwise", "mixed"} else TRANSFORMER,
@@ -149,10 +149,37 @@ def custom_network(name: str, numbers: Mapping[str, float], net: str, sample: st
     return Network(name, net, sample, (part,))
 
 
-WAYS = (
-    "state a model by a preset (`gpucalc models list`), by its config.json or diffusers folder, "
-    "or by three numbers: params_m, gmac, mact"
-)
+def describe_network(name: str) -> dict[str, Any]:
+    """Facts of a preset at its own size: counts as timm and fvcore print them, and its components.
+
+    >>> describe_network("resnet-50")["parameters_total"], round(describe_network("resnet-50")["gmac"], 3)
+    (25557032, 4.089)
+    """
+    network = load_network(name)
+    return {
+        "name": name,
+        "architecture": str(specs()[name]["family"]),
+        "net": network.net,
+        "sample": network.sample,
+        "size": {cell: value for cell, value in network.size.items()},
+        "parameters_total": network.parameters,
+        "gmac": network.macs / 1e9,
+        "mact": network.elements / 1e6,
+        **({"steps": network.steps, "cfg": network.guided} if network.steps else {}),
+        "components": {
+            part.name: {
+                "kind": part.kind,
+                "parameters": part.parameters,
+                "gmac": part.macs / 1e9,
+                "mact": (part.elements + part.logits) / 1e6,
+            }
+            for part in network.components
+        },
+        "warnings": [],
+    }
+
+
+WAYS = "a preset of `gpucalc models list`, a path to a config.json or its folder, or params_m, gmac and mact of any net"
 
 
 def restated(network: Network, numbers: Mapping[str, float]) -> Network:
