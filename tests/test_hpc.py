@@ -225,6 +225,13 @@ def test_only_the_surface_of_a_node_uses_the_network() -> None:
     assert float(ledger["halo/beyond"]) == pytest.approx(float(ledger["halo/bytes"]) / 2)
 
 
+def test_staged_halos_are_a_share_of_the_host_link() -> None:
+    """I12: a constant 2.4 GB/s held for PCIe 3 and 5 alike."""
+    for gpu, link in (("h100-sxm-80gb", 63e9), ("a100-sxm-80gb", 31.5e9)):
+        ledger = curve("lbm", [8], 8e9, gpu=gpu, staged=True)
+        assert float(ledger["halo/rate/link"]) == pytest.approx(0.05 * link, rel=0.02)
+
+
 def test_through_the_host_eight_gpus_keep_about_half() -> None:
     one, eight = (curve("lbm", [n], 8.4e8, weak=True, staged=True) for n in (1, 8))
     kept = float(one["time/step"]) / float(eight["time/step"])

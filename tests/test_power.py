@@ -37,7 +37,7 @@ def test_published_nodes_at_training_load() -> None:
     assert lines["all"]["p90_pct"] <= 8
     assert lines["load factor from the other architectures alone"]["median_pct"] <= 8
     assert lines["all"]["inside_range"] == "8 of 8"
-    assert lines["energy of the GPUs of whole runs"]["p90_pct"] <= 20
+    assert lines["energy of the GPUs of whole runs"]["p90_pct"] <= 30
 
 
 def test_what_is_no_training_load_is_reported_apart_and_circular_figures_not_at_all() -> None:

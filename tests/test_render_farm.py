@@ -15,7 +15,7 @@ from gpucalc.database.reader import Database
 from gpucalc.estimate.farm import Farm, Score, estimate_farm
 from gpucalc.formulas import render
 from gpucalc.questions import farm as farms
-from gpucalc.validate.workloads import closed_makespan, simulated_makespan
+from gpucalc.validate.workloads import closed_makespan, more_report, simulated_makespan
 
 DB = Database()
 TABLE = farms.score_table(DB)
@@ -186,3 +186,21 @@ def test_scores_go_by_generation_and_the_common_cards_are_measured() -> None:
         assert score.low < score.value < score.high
     # An A100 has no ray-tracing cores, though its generation has.
     assert farms.score_of(DB.device("a100-sxm-80gb"), table).value == pytest.approx(rates["none"] * 19.5, rel=0.01)
+
+
+def test_rows_of_ones_own_are_compared_with_what_is_printed() -> None:
+    """I20: `validate --kind render FILE` ignored the rows of the file."""
+    farm = {"gpu": "rtx4090-24gb:100", "frames": "300", "frame_time_s": "1200", "spread": "0.4"}
+    rows = [
+        {**farm, "makespan_days": "0.063"},
+        {"gpu": "rtx3080-10gb", "value": "4500"},
+        {"gpu": "h1000", "value": "5"},
+    ]
+    report = more_report("render", rows, DB)
+    groups = {line["group"]: line for line in report["by_group"]}
+    assert groups["makespan of a farm"]["rows"] == 1
+    assert groups["makespan of a farm"]["median_pct"] < 5
+    assert groups["score of a device"]["inside_range"] == "1 of 1"
+    assert "unknown GPU" in report["no_prediction"][0]["pred_error"]
+    with pytest.raises(UsageError, match="makespan_days"):
+        more_report("render", [{"gpu": "rtx4090-24gb"}], DB)

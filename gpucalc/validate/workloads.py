@@ -99,6 +99,9 @@ def closed_makespan(frames: int, workers: int, spread: float, *, sort: bool = Fa
 
 
 def _render(rows: list[dict[str, str]], db: Database) -> tuple[list[dict[str, Any]], list[Line]]:
+    own = [r for r in rows if not (r.get("kind") or "").strip()]
+    if own:
+        return _own_renders(own, db), []
     found = []
     for workers, each, spread in MAKESPANS:
         frames = workers * each
@@ -121,6 +124,35 @@ def _render(rows: list[dict[str, str]], db: Database) -> tuple[list[dict[str, An
         )
     ]
     return found, targets
+
+
+def _own_renders(rows: Sequence[Mapping[str, str]], db: Database) -> list[dict[str, Any]]:
+    """Rows of a user: a makespan of a farm beside what `render` says, or the score of a device beside its own."""
+    from gpucalc.questions.cluster_rows import evaluate_cluster
+    from gpucalc.questions.farm import score_of, score_table
+
+    found, table = [], score_table(db)
+    for r in rows:
+        what = (r.get("gpu") or r.get("device") or "").strip()
+        if (r.get("makespan_days") or "").strip():
+            [answer] = evaluate_cluster("render", [r], Context(db))
+            days = None if answer["pred_error"] else float(answer["pred_makespan_days"])
+            row = compared(what, "makespan of a farm", number(r, "makespan_days"), days, answer["pred_error"])
+            if days is not None:
+                low, high = answer["pred_makespan_low_days"], answer["pred_makespan_high_days"]
+                row["inside"] = low <= row["measured"] <= high
+            found.append(row)
+        elif (r.get("value") or "").strip():
+            try:
+                score = score_of(db.device(what), table)
+            except UsageError as error:
+                found.append(compared(what, "score of a device", number(r, "value"), None, str(error)))
+                continue
+            row = compared(what, "score of a device", number(r, "value"), score.value)
+            found.append({**row, "inside": score.low <= row["measured"] <= score.high})
+    if not found:
+        raise UsageError("no row states makespan_days of a farm (gpu, frames, frame_time_s), or value of a gpu")
+    return found
 
 
 def _scores(rows: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
