@@ -212,3 +212,26 @@ def test_bad_input_is_one_sentence(tmp_path, arguments: tuple[str, ...], status:
     assert "Traceback" not in done.err
     assert not done.out
     assert not (tmp_path / "out").exists()
+
+
+def test_what_logs_have_fixed_moves_less(tmp_path) -> None:
+    """Where the user's own logs fixed the products with a small error, runs that are slower blame something else."""
+    place = tmp_path / "calibration"
+    place.mkdir()
+    usual = CONTEXT.db.table("gemm")[GPU, "bf16"]
+    names = [*usual.values, "heldout_error"]
+    cells = [*(repr(value) for value in usual.values.values()), "0.02"]
+    cells[names.index("gemm_efficiency")] = repr(0.999 * usual.values["gemm_efficiency"])
+    head, row = ",".join(["key", "precision", *names, "provenance"]), ",".join([GPU, "bf16", *cells, "measured"])
+    (place / "gemm.csv").write_text(f"{head}\n{row}\n", encoding="utf-8")
+    own = Context(Database([tmp_path]))
+    rows = [
+        record(job, measured_step_time_s=t)
+        for job, t in zip(JOBS, true_times({"products": 0.2}, noise=0.01), strict=True)
+    ][:4]
+    shifts = {}
+    for name, context in (("shipped", CONTEXT), ("own", own)):
+        runs, _ = learning.runs_of(rows, context, "runs")
+        shifts[name] = learning.learn(runs)[0].posterior.shifts(TIME_BAND, "another")["products"]
+    assert 0 <= shifts["own"] < 0.6 * shifts["shipped"]
+    assert learning.calibrated_spreads(runs[0].job) == {"products": 0.02}

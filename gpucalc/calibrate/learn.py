@@ -23,6 +23,8 @@ from gpucalc.calibrate.overlay import existing_rows
 from gpucalc.core.columns import parse_row
 from gpucalc.core.errors import DataError, UsageError
 from gpucalc.core.formula import Constant
+from gpucalc.database.efficiency import calibration_rows
+from gpucalc.database.network import calibration
 from gpucalc.database.tables import MEMORY_BAND, TABLES, TIME_BAND
 from gpucalc.jobs import learned
 from gpucalc.jobs.learned import FACTORS, MODEL, TABLE, Posterior
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 # told apart from it (about fifty settings were tried, the ratios of errors moved by less than 0.05).
 FACTOR_SPREAD = Constant("FACTOR_SPREAD", 0.15, "standard deviation of ln(factor) between clusters", "measured")
 MODEL_SPREAD = Constant("MODEL_SPREAD", 0.05, "standard deviation of what a model has of its own", "measured")
+LEAST_SPREAD = Constant("LEAST_SPREAD", 0.02, "of a factor that logs have fixed", "assumed")
 NOISE = Constant("NOISE", 0.05, "standard deviation of a run about its cluster's other runs", "measured")
 NOISE_RUNS = 2.0  # runs' worth of belief in NOISE
 MULTIPLES = (0.0, 0.5, 1.0, 2.0)  # of the spreads, equally likely at first
@@ -113,6 +116,29 @@ def spreads(names: Sequence[str]) -> np.ndarray:
     return np.array([MODEL_SPREAD.value if name.startswith(MODEL) else FACTOR_SPREAD.value for name in names])
 
 
+def calibrated_spreads(job: Job) -> dict[str, float]:
+    """Factor → its spread where a user's own logs have fixed it already: the error of that fit.
+
+    `hw calibrate` and `learn` write into one overlay; what both determine is weighed by its error.
+    """
+    db, shipped = job.context.db, job.context.db.shipped()
+    if shipped is db:
+        return {}
+    device, found = job.cluster.device, {}
+    for factor, table in (("products", "gemm"), ("attention", "attention")):
+        own = calibration_rows(device, job.cells["precision"], table, db)[:1]
+        usual = calibration_rows(device, job.cells["precision"], table, shipped)[:1]
+        if own and own != usual:
+            found[factor] = own[0].texts.get("heldout_error") or own[0].texts.get("fit_error") or ""
+    links, before = calibration(job.cluster, db), calibration(job.cluster, shipped)
+    for factor, constant in (("link", "link_efficiency"), ("network", "network_efficiency")):
+        if links[constant] != before[constant]:
+            found[factor] = str(links[constant].error_held_out or links[constant].error_fit or "")
+    return {
+        name: min(max(float(text), LEAST_SPREAD.value), FACTOR_SPREAD.value) for name, text in found.items() if text
+    }
+
+
 @dataclass(frozen=True)
 class Fit:
     """Mean, covariance and variance of the noise of one fit, and the weights of its runs."""
@@ -186,7 +212,8 @@ def _median_error(logs: np.ndarray) -> float:
 
 def _learned(gpu: str, quantity: str, runs: Sequence[Run]) -> Learned:
     names, matrix, ratios = design(runs, quantity)
-    spread = spreads(names)
+    fixed = calibrated_spreads(runs[0].job)
+    spread = np.array([fixed.get(name, usual) for name, usual in zip(names, spreads(names), strict=True)])
     whole = fit(matrix, ratios, spread)
     deviations = np.sqrt(np.diag(whole.covariance))
     factors = len(FACTORS[quantity])
@@ -196,7 +223,8 @@ def _learned(gpu: str, quantity: str, runs: Sequence[Run]) -> Learned:
         for run, left, weight in zip(runs, rest, whole.weights, strict=True)
         if weight < DISAGREES and abs(left) > 2 * math.sqrt(whole.noise)
     )
-    unknown = tuple(names[i] for i in range(factors) if deviations[i] > 0.9 * spread[i])
+    told = np.abs(whole.mean) > deviations
+    unknown = tuple(names[i] for i in range(factors) if deviations[i] > 0.9 * spread[i] and not told[i])
     tied = tuple(
         (names[i], names[j])
         for i in range(factors)

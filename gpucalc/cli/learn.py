@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpucalc.cli.commands import command
 from gpucalc.cli.job_options import DatabaseOptions, RowOptions, require
+from gpucalc.cli.networks import asks_of_network
 from gpucalc.cli.option import argument, option, options_of
 from gpucalc.cli.output import OutputOptions, emit_document, to_stderr
 from gpucalc.cli.values import positive_integer
@@ -31,7 +32,7 @@ _MOST_PROBLEMS = 10
 @command(group="Check")
 def learn(
     *,
-    subject: str = argument(
+    subject: str | None = argument(
         "RUNS | MODEL", "Measured rows, - for standard input; a model with --suggest.", files=True, complete="models"
     ),
     suggest: int | None = option(
@@ -50,6 +51,8 @@ def learn(
     gpucalc learn runs.csv -o mine
     gpucalc learn llama-3.1-8b --suggest 4 --gpu h100 --gpus 16 --seq-len 8192 --global-batch 64
     """
+    if not subject:
+        raise UsageError("missing: RUNS, such as gpucalc learn runs.csv -o mine")
     if suggest is not None:
         return _suggest(subject, suggest, folder, job, output)
     for name, flag in options_of(job).items():
@@ -98,6 +101,8 @@ def _suggest(model: str, count: int, folder: str | None, job: RowOptions, output
     if count > MOST:
         raise UsageError(f"--suggest {count} is more than {MOST}; a handful of runs teaches most of it")
     cells = {**job.cells(free=True), "model": model}
+    if asks_of_network(cells):
+        raise UsageError(f"--suggest ranks layouts of language models; {model} is another kind of network")
     require(cells, "model", "gpu", "n_gpus", "seq_len", "global_batch")
     found = suggested(cells, job.context(), count)
     if not found.rows:
