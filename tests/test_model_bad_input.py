@@ -43,7 +43,7 @@ def test_files_that_are_no_configuration(tmp_path: Path, data: bytes, message: s
 
 
 def test_missing_file_and_folder_without_configuration(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no such file"):
+    with pytest.raises(DataError, match="No such file"):
         load_model(str(tmp_path / "nothing.json"))
     with pytest.raises(DataError, match=r"holds no config.json"):
         load_model(tmp_path)

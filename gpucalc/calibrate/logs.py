@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpucalc.core.errors import DataError, nearest, unknown
+from gpucalc.core.files import read_text
 
 # Programs of nccl-tests → the operation of gpucalc; None: no formula for it.
 PROGRAMS: dict[str, str | None] = {
@@ -92,21 +93,8 @@ def read_log(path: Path, op: str | None = None, ranks: int | None = None) -> Log
 
 
 def _text(path: Path) -> str:
-    try:
-        if path.is_dir():
-            raise DataError(f"{path} is a directory, expected a log or a CSV of timings")
-        with path.open("rb") as stream:
-            raw = stream.read(MAX_LOG_BYTES + 1)
-    except (OSError, ValueError) as error:
-        raise DataError(f"cannot read {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None
-    if len(raw) > MAX_LOG_BYTES:
-        raise DataError(f"{path}: larger than {MAX_LOG_BYTES >> 20} MiB; keep the tables only")
-    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise DataError(f"{path} is UTF-16 text; save the file as UTF-8")
-    if b"\0" in raw:
-        raise DataError(f"{path}: a binary file, not text")
     # A host name or a kernel message in another encoding must not spoil a log whose tables are ASCII.
-    return raw.decode("utf-8-sig", errors="replace")
+    return read_text(path, MAX_LOG_BYTES, "a log or a CSV of timings, cut to its tables", strict=False)
 
 
 # --- nccl-tests --------------------------------------------------------------------------------------

@@ -10,7 +10,10 @@ from pathlib import Path
 
 from gpucalc.calibrate.fitted import Fitted
 from gpucalc.core.errors import DataError, UsageError
+from gpucalc.core.files import MIB, read_text
 from gpucalc.database.tables import FITTED, KERNELS, TABLES
+
+MOST_BYTES = MIB  # of a calibration file
 
 _HEAD = (
     "# Fitted by `gpucalc hw calibrate` to the measurements that the column source names.\n"
@@ -47,12 +50,9 @@ def write_overlay(folder: Path, constants: Sequence[Fitted]) -> list[Path]:
 
 def existing_rows(path: Path, key: str) -> list[Row]:
     """The rows of a table that an overlay holds already; DataError where it cannot be read or has no column `key`."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (FileNotFoundError, NotADirectoryError):
+    if not path.exists():
         return []
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    text = read_text(path, MOST_BYTES, "a calibration file")
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     rows = list(csv.DictReader(lines))
     if rows and key not in rows[0]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import warnings
 from typing import NoReturn
 
 from gpucalc.core.errors import ExitStatus, GpucalcError, UsageError, readable
@@ -17,6 +18,9 @@ def main() -> NoReturn:
     arguments = sys.argv[1:]
     debug = "--debug" in arguments
     arguments = [a for a in arguments if a != "--debug"]
+    if not debug:
+        # An overflow on the way is told by what comes of it; a line of numpy about our source helps nobody.
+        warnings.filterwarnings("ignore", category=RuntimeWarning)
     try:
         closed = _occupy_closed_streams()
         if closed:
@@ -39,6 +43,13 @@ def main() -> NoReturn:
         # Files are read where their errors are told; what is left is writing, to a full disk for example.
         _abandon_stdout()
         status = _fail(f"cannot write: {error.strerror or error}", ExitStatus.USAGE)
+    except MemoryError:
+        if debug:
+            raise
+        status = _fail(
+            "this takes more memory than the process may have; ask about fewer GPUs or rows, or give a smaller file",
+            ExitStatus.USAGE,
+        )
     except Exception as error:
         if debug:
             raise

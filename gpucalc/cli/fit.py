@@ -11,7 +11,7 @@ from gpucalc.cli.job_options import JobOptions, require
 from gpucalc.cli.networks import asks_of_network, write_rows_of
 from gpucalc.cli.option import option
 from gpucalc.cli.output import OutputOptions, emit_document, to_stderr
-from gpucalc.core.columns import COLUMNS, Column
+from gpucalc.core.columns import COLUMNS, Column, parts_of
 from gpucalc.core.errors import ExitStatus, UsageError, suggestion
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _strategies(known: Sequence[Strategy], text: str | None, zero: int | None) -
         chosen = list(known)
     else:
         chosen = []
-        for word in (part.strip().casefold() for part in text.split(",")):
+        for word in (part.casefold() for part in parts_of("--strategy", text, "strategy")):
             if word not in by_key:
                 raise UsageError(f"--strategy: unknown strategy {word!r}{suggestion(word, by_key)}")
             chosen.append(by_key[word])

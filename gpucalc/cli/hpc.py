@@ -11,7 +11,8 @@ from gpucalc.cli.commands import command
 from gpucalc.cli.job_options import ClusterOptions, cells_of, place_of
 from gpucalc.cli.option import argument, option, options_of
 from gpucalc.cli.output import OutputOptions, emit_document, to_stderr
-from gpucalc.cli.values import none_or_more, positive_integer, positive_number, quantity
+from gpucalc.cli.values import gpu_count, none_or_more, positive_integer, positive_number, quantity
+from gpucalc.core.columns import parts_of
 from gpucalc.core.errors import ExitStatus, InfeasibleError, UsageError, unknown
 
 if TYPE_CHECKING:
@@ -90,10 +91,7 @@ class Machines(ClusterOptions):
         """The numbers of GPUs; none where none are stated."""
         if self.n_gpus is None:
             return []
-        found = [positive_integer("--gpus", part) for part in self.n_gpus.split(",") if part.strip()]
-        if not found:
-            raise UsageError("--gpus is empty")
-        return found
+        return [gpu_count("--gpus", part) for part in parts_of("--gpus", self.n_gpus, "number of GPUs")]
 
     def cluster_of(self, gpu: str, n_gpus: int, db: Database) -> Cluster:
         """The cluster of so many GPUs."""

@@ -10,7 +10,7 @@ from gpucalc.cli.job_options import JobOptions, require
 from gpucalc.cli.option import option
 from gpucalc.cli.output import FigureOptions, OutputOptions, emit_document, to_stderr
 from gpucalc.cli.ranking import band, tie_marks
-from gpucalc.cli.values import positive_integer, positive_number
+from gpucalc.cli.values import gpu_count, positive_number
 from gpucalc.core.columns import COLUMNS, Column
 from gpucalc.core.errors import ExitStatus, UsageError
 
@@ -172,7 +172,7 @@ def plan_mixed(job: JobOptions, output: OutputOptions, top: int) -> int:
     from gpucalc.questions import mixed
 
     parts = mixed.kinds_of(job.gpu or "", context.db)
-    if job.n_gpus is not None and positive_integer("--gpus", job.n_gpus) != sum(parts.values()):
+    if job.n_gpus is not None and gpu_count("--gpus", job.n_gpus) != sum(parts.values()):
         raise UsageError(
             f"--gpus {job.n_gpus} contradicts --gpu, which has {sum(parts.values())} GPUs; leave --gpus out"
         )

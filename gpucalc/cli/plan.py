@@ -12,6 +12,7 @@ from gpucalc.cli.mixed import is_mixed, plan_mixed
 from gpucalc.cli.networks import asks_of_network, write_plan
 from gpucalc.cli.option import option
 from gpucalc.cli.output import FigureOptions, emit_document, to_stderr
+from gpucalc.cli.progress import Progress
 from gpucalc.cli.ranking import band, tie_marks
 from gpucalc.cli.values import positive_integer
 from gpucalc.core.columns import COLUMNS, INPUT, MEASURED, TRAINING_PREDICTIONS, Column
@@ -82,12 +83,11 @@ def plan(
 
     from gpucalc.questions.plan import plan as search
 
-    progress = _progress()
+    progress = Progress("layouts costed")
     result = search(cells, context, objective=objective, top=top, progress=progress)
     if output.plot is not None or report is not None:
         _draw(result, cells, context, output.plot, report, progress)
-    if progress:
-        sys.stderr.write("\r\x1b[K")
+    progress.end()
     _write(result, output)
     return ExitStatus.OK if result.rows else ExitStatus.INFEASIBLE
 
@@ -98,7 +98,7 @@ def _draw(
     context: Context,
     plot: str | None,
     report: str | None,
-    progress: Callable[[int], None] | None,
+    progress: Callable[[int], None],
 ) -> None:
     """Write the picture and the report; without a layout that fits there is nothing to draw, but still a report."""
     front = None
@@ -121,25 +121,6 @@ def _draw(
 
         command = shlex.join(["gpucalc", *sys.argv[1:]])
         write_report(plan_report(result, cells, context, front=front, command=command), report)
-
-
-def _progress() -> Callable[[int], None] | None:
-    """A line on standard error that counts layouts, in a terminal only, once a search takes long."""
-    import time
-
-    if not sys.stderr.isatty():
-        return None
-    start = shown = time.monotonic()
-
-    def tell(done: int) -> None:
-        nonlocal shown
-        now = time.monotonic()
-        if now - start > 1 and now - shown > 0.2:
-            shown = now
-            sys.stderr.write(f"\r\x1b[K{done:,} layouts")
-            sys.stderr.flush()
-
-    return tell
 
 
 def _write(result: PlanResult, output: FigureOptions) -> None:

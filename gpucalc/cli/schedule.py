@@ -11,7 +11,8 @@ from gpucalc.cli.commands import command
 from gpucalc.cli.job_options import JobOptions, place_of, require, require_job
 from gpucalc.cli.option import option
 from gpucalc.cli.output import OutputOptions, emit_document, emit_rows, to_stderr
-from gpucalc.cli.values import positive_integer, quantity, share
+from gpucalc.cli.values import gpu_count, positive_integer, quantity, share
+from gpucalc.core.columns import parts_of
 from gpucalc.core.errors import ExitStatus, UsageError
 
 if TYPE_CHECKING:
@@ -148,8 +149,8 @@ def _sizes(text: str | None, several: bool) -> list[int]:
     """The numbers of GPUs of --gpus; more than one only where networks are compared."""
     if text is None:
         return []
-    parts = [text] if not several else [part for part in text.split(",") if part.strip()]
-    return [positive_integer("--gpus", part) for part in parts]
+    parts = [text] if not several else parts_of("--gpus", text, "number of GPUs")
+    return [gpu_count("--gpus", part) for part in parts]
 
 
 def _grown(full: Mapping[str, Any], cells: Mapping[str, Any], n_gpus: int) -> dict[str, Any]:

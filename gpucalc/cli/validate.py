@@ -11,6 +11,7 @@ from gpucalc.cli.job_options import DatabaseOptions
 from gpucalc.cli.option import argument, option
 from gpucalc.cli.output import emit_document, format_option, to_stderr
 from gpucalc.cli.values import none_or_more, positive_integer
+from gpucalc.core.columns import parts_of
 from gpucalc.core.errors import UsageError, unknown
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ def _records(files: Sequence[str]) -> list[tuple[str, list[dict[str, str]]]]:
 
 
 def _keys(by: Sequence[str], known: Sequence[str]) -> list[str]:
-    keys = [key.strip().casefold() for text in by for key in text.split(",") if key.strip()]
+    keys = [key.casefold() for text in by for key in parts_of("--by", text, "column")]
     for key in keys:
         if key not in known:
             raise unknown("--by", key, known)

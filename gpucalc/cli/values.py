@@ -111,6 +111,12 @@ def share(*, whole: bool = False, zero: bool = False, why: str = "") -> Reader:
     return read
 
 
+def gpu_count(flag: str, text: str) -> int:
+    """A number of GPUs, within the one limit of all commands."""
+    value: int = column_value("n_gpus", flag, text)
+    return value
+
+
 def price(flag: str, text: str) -> float:
     """An amount of money above 0, with or without a dollar sign."""
     return positive_number(flag, text.strip().removeprefix("$"))

@@ -38,6 +38,7 @@ from gpucalc.core.vocabulary import (
 )
 
 LARGEST = 1e15  # nothing that a cell of the schema counts comes near it
+MOST_GPUS = 1_000_000  # of one job, in every command
 SMALLEST = 1e-15  # nor is anything that it measures so small
 
 _YES = {"yes", "true", "1", "1.0", "y"}
@@ -77,7 +78,7 @@ class Column:
         if self.kind == "choice":
             return ", ".join(self.choices)
         if self.kind == "int" and self.maximum < LARGEST:
-            return f"{self.minimum:g} to {self.maximum:g}"
+            return f"{self.minimum:g} to {self.maximum:,.0f}"
         return {"flag": "yes, no", "month": "YYYY-MM", "size": "number, 24GB"}.get(self.kind, self.kind)
 
 
@@ -149,7 +150,7 @@ INPUT_COLUMNS = (
     _int("expert_ffn_hidden", "width of one expert", "the model's", minimum=0),
     _int("shared_experts", "experts that see every token", "the model's", minimum=0),
     Column("gpu", "text", "key of the hardware database, or an alias", "must be stated"),
-    _int("n_gpus", "GPUs of the job", "tp·pp·dp·cp", "GPUs"),
+    _int("n_gpus", "GPUs of the job", "tp·pp·dp·cp", "GPUs", maximum=MOST_GPUS),
     _int("gpus_per_node", "GPUs of one node", "the node's", "GPUs/node"),
     Column(
         "inter_node_gbps_per_gpu",
@@ -410,7 +411,7 @@ def _whole(column: Column, text: str) -> int:
     if value != int(value):
         raise UsageError(f"{column.name} is {shown(text)}, expected a whole number such as {max(1, round(value))}")
     if not column.minimum <= value <= column.maximum:
-        most = f" to {column.maximum:g}" if column.maximum < LARGEST else " or more"
+        most = f" to {column.maximum:,.0f}" if column.maximum < LARGEST else " or more"
         raise UsageError(f"{column.name} is {shown(text)}, expected {column.minimum:g}{most}")
     return int(value)
 
@@ -522,6 +523,20 @@ def parse_row(
         except UsageError as error:
             problems.extend(error.problems)
     return values, problems
+
+
+def parts_of(flag: str, text: str, of: str = "name") -> list[str]:
+    """The parts of a list parted by commas, blanks around them dropped.
+
+    Raises UsageError where nothing is named; `of` is what the list holds.
+
+    >>> parts_of("--gpu", "h100, l40s,")
+    ['h100', 'l40s']
+    """
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts:
+        raise UsageError(f"{flag} is {shown(text)}, which holds no {of}")
+    return parts
 
 
 def cell_text(value: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from gpucalc.core.columns import MOST_GPUS
 from gpucalc.core.errors import DataError, UsageError, unknown
 from gpucalc.database.reader import Database
 from gpucalc.database.records import Device, Link, Node, Topology
@@ -84,6 +85,8 @@ def resolve_cluster(
     A stated memory replaces the card's. Raises UsageError for what cannot be, with what can.
     """
     _positive("number of GPUs", n_gpus)
+    if n_gpus > MOST_GPUS:
+        raise UsageError(f"n_gpus is {n_gpus:,}, expected 1 to {MOST_GPUS:,}")
     if gpus_per_node is not None:
         _positive("gpus_per_node", gpus_per_node)
     device = db.device(gpu)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gpucalc.core.errors import DataError
+from gpucalc.core.files import read_limited, text_of
 from gpucalc.core.toml import parse_toml
 
 MAX_FILE_BYTES = 1 << 20
@@ -58,21 +59,12 @@ def read_text(path: Path, root: Path) -> str:
             raise DataError(f"{label}: a link that leads out of its folder is not followed")
         if not path.is_file():
             raise DataError(f"{label}: not a regular file")
-        with path.open("rb") as stream:  # bounded even when the file grows after a size check
-            raw = stream.read(MAX_FILE_BYTES + 1)
     except (OSError, RuntimeError) as error:  # RuntimeError: a loop of symbolic links
         raise DataError(f"{label}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    if len(raw) > MAX_FILE_BYTES:
-        raise DataError(f"{label}: larger than {MAX_FILE_BYTES >> 20} MiB; a database file is a few kilobytes")
-    if b"\0" in raw:
-        raise DataError(f"{label}: a binary file, not text")
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{label}: not UTF-8 text (byte {error.start + 1})") from None
+    text = text_of(read_limited(path, MAX_FILE_BYTES, "a database file of a few kilobytes", name=label), label)
     if not text.strip():
         raise DataError(f"{label}: the file is empty")
-    return text.replace("\r\n", "\n")
+    return text
 
 
 def _inside(path: Path, root: Path) -> bool:

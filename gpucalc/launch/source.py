@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 from gpucalc.core.errors import DataError
+from gpucalc.core.files import read_limited, text_of, within
 
 LIMIT = 2_000_000
+EXPECTED = "a launch file"
 
 
 def read_source(path: str) -> str:
@@ -19,20 +20,10 @@ def read_source(path: str) -> str:
                 raise DataError("nothing is piped into standard input; name a launch file")
             raw = sys.stdin.buffer.read(LIMIT + 1)
         else:
-            if os.path.isdir(path):
-                raise DataError(f"{path} is a directory, expected a launch file")
-            with open(path, "rb") as stream:
-                raw = stream.read(LIMIT + 1)
+            raw = read_limited(path, LIMIT, EXPECTED)
     except (OSError, ValueError) as error:
         raise DataError(f"cannot read {name!r}: {getattr(error, 'strerror', None) or error}") from None
-    if len(raw) > LIMIT:
-        raise DataError(f"{name} is larger than {LIMIT:,} bytes, which no launch file is")
-    if b"\0" in raw:
-        raise DataError(f"{name} is a binary file, expected a launch script or settings")
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise DataError(f"{name} is not UTF-8 text; save the file as UTF-8") from None
+    text = text_of(within(raw, LIMIT, name, EXPECTED), name)
     if not text.strip():
         raise DataError(f"{name} is empty, expected a launch script or settings")
-    return text.replace("\r\n", "\n")
+    return text

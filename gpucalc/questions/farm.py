@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from gpucalc.core.columns import parse_cell, parts_of
 from gpucalc.core.errors import UsageError
 from gpucalc.core.ledger import Ledger
 from gpucalc.database import defaults
@@ -62,7 +63,7 @@ def machines_of(gpu: str | None, gpus: str | None, db: Database) -> dict[str, in
     if gpu is None:
         raise UsageError("missing: --gpu rtx4090-24gb:500")
     found: dict[str, int] = {}
-    parts = [part.strip() for part in gpu.split(",") if part.strip()]
+    parts = parts_of("--gpu", gpu, "GPU")
     for part in parts:
         name, colon, count = part.rpartition(":")
         if not colon:
@@ -79,9 +80,13 @@ def machines_of(gpu: str | None, gpus: str | None, db: Database) -> dict[str, in
 
 
 def _count(flag: str, text: str) -> int:
-    if not text.strip().isdigit() or int(text) < 1:
-        raise UsageError(f"{flag} is {text!r}, expected a whole number of 1 or more")
-    return int(text)
+    try:
+        value = parse_cell("n_gpus", text)
+    except UsageError as error:
+        raise UsageError(*(flag + problem.removeprefix("n_gpus") for problem in error.problems)) from None
+    if value is None:
+        raise UsageError(f"{flag} is empty")
+    return int(value)
 
 
 def limited(counts: Mapping[str, int], scores: Mapping[str, Score], licences: int | None) -> dict[str, int]:

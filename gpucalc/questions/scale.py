@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from gpucalc.core.columns import MOST_GPUS
 from gpucalc.core.errors import UsageError
 from gpucalc.formulas import scaling as laws
 from gpucalc.jobs import training as jobs
@@ -21,7 +22,6 @@ from gpucalc.questions.plan import plan
 MODES = ("strong", "weak", "both")
 SHAPES = {"normal": laws.slowest_normal, "lognormal": laws.slowest_lognormal}
 MOST_COUNTS = 64
-LARGEST_COUNT = 1_000_000
 # What a quick search tries; an exhaustive one tries all. The others differ by little and cost most of the search.
 QUICK = {"cp_kind": ("ring",), "schedule": ("1f1b", "interleaved"), "shard_group": (0,), "zero_stage": (1, 3)}
 NOTICED = 0.10  # share of a step from which a term counts as having taken over
@@ -143,8 +143,8 @@ def parse_counts(text: str) -> list[int]:
         first, last, step = (int(group) if group else None for group in match.groups())
         if not first or (last is not None and last < first) or step == 0:
             raise UsageError(f"--gpus {part.strip()!r}: expected positive counts in ascending order, such as 8..4096")
-        if max(first, last or 0) > LARGEST_COUNT:
-            raise UsageError(f"--gpus {part.strip()!r}: at most {LARGEST_COUNT:,} GPUs")
+        if max(first, last or 0) > MOST_GPUS:
+            raise UsageError(f"--gpus {part.strip()!r}: at most {MOST_GPUS:,} GPUs")
         if last is not None and step and (last - first) // step >= MOST_COUNTS:
             raise UsageError(f"--gpus {part.strip()!r}: more than {MOST_COUNTS} counts; use a larger step")
         value = first

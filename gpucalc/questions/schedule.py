@@ -9,12 +9,12 @@ import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gpucalc.core.errors import DataError, InfeasibleError, UsageError
+from gpucalc.core.files import MIB, read_text
 from gpucalc.core.ledger import Columns, Ledger
 from gpucalc.database import network
 from gpucalc.database.records import Topology
@@ -26,6 +26,7 @@ LEAF_NODES = 32  # nodes below one leaf switch (rail group) of 64-port switches
 MOST_NODES = 200_000
 NOISY_VARIATION = 3.0  # of run times, above which the form of a mean wait says little
 BLIND = ("least-free", "spread")  # strategies that do not look at leaves: their ranks lie on the nodes in no order
+LARGEST_STATE = 64 * MIB  # bytes of a table of nodes
 QUANTILES = (0.5, 0.9, 0.99)
 
 
@@ -70,10 +71,7 @@ def nodes_of_groups(text: str, leaf_nodes: int = LEAF_NODES) -> list[NodeState]:
 
 def nodes_of_file(path: str, leaf_nodes: int = LEAF_NODES) -> list[NodeState]:
     """Nodes from a CSV file with the columns node, free and (optionally) leaf."""
-    try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    text = read_text(path, LARGEST_STATE, "a table of nodes, node,free and perhaps leaf")
     reader = csv.DictReader(io.StringIO(text))
     missing = [n for n in ("node", "free") if n not in (reader.fieldnames or ())]
     if missing:
@@ -85,6 +83,8 @@ def nodes_of_file(path: str, leaf_nodes: int = LEAF_NODES) -> list[NodeState]:
             raise DataError(
                 f"{path}: line {line}: free is {free!r}, expected a whole number of GPUs beside a node's name"
             )
+        if len(nodes) >= MOST_NODES:
+            raise DataError(f"{path}: more than {MOST_NODES:,} nodes")
         leaf = (row.get("leaf") or "").strip() or f"leaf{len(nodes) // leaf_nodes + 1:03d}"
         nodes.append(NodeState(row["node"].strip(), leaf, int(free)))
     names = [n.name for n in nodes]

@@ -32,6 +32,7 @@ from typing import Any
 
 from gpucalc.core.columns import INPUT, MEASURED, parse_cell
 from gpucalc.core.errors import DataError, UsageError, suggestion
+from gpucalc.core.files import read_text
 from gpucalc.core.toml import parse_toml
 from gpucalc.layouts.axes import searched_axes
 
@@ -105,18 +106,9 @@ def read_spec(path: str) -> Spec:
 
     Raises DataError for what is no TOML, UsageError with every wrong key and value.
     """
+    text = read_text(path, LARGEST_FILE, "a spec, which is a small TOML file")
     try:
-        with open(path, "rb") as stream:
-            data = stream.read(LARGEST_FILE + 1)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise DataError(f"cannot read {path!r}: {reason}") from None
-    if len(data) > LARGEST_FILE:
-        raise DataError(f"{path} is larger than {LARGEST_FILE >> 20} MiB; a spec is a small TOML file")
-    try:
-        document = parse_toml(data.decode("utf-8"))
-    except UnicodeDecodeError:
-        raise DataError(f"{path} is not UTF-8 text; a spec is a TOML file") from None
+        document = parse_toml(text)
     except tomllib.TOMLDecodeError as error:
         raise DataError(f"{path} is not TOML: {str(error)[:200]}") from None
     try:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpucalc.core.errors import DataError
+from gpucalc.core.files import read_limited, within
 
 LARGEST_FILE = 4 * 2**20
 READ, DERIVED, DEFAULT = "read", "derived", "default"
@@ -41,23 +42,14 @@ def read_config(path: str | Path) -> tuple[dict[str, Any], str]:
         if not (file / "config.json").is_file():
             raise DataError(f"{file}: the folder holds no config.json")
         file = file / "config.json"
-    try:
-        with file.open("rb") as stream:
-            data = stream.read(LARGEST_FILE + 1)
-    except FileNotFoundError:
-        raise DataError(f"{file}: no such file") from None
-    except OSError as error:
-        raise DataError(f"{file}: cannot be read: {error.strerror or error}") from None
-    except ValueError as error:  # an embedded null byte in the name
-        raise DataError(f"{str(file)!r}: not a file name: {error}") from None
+    data = read_limited(file, LARGEST_FILE, "a config.json")
     name = file.parent.resolve().name if file.name == "config.json" else file.stem
     return parse_config(data, str(file)), name.rsplit("--", 1)[-1]
 
 
 def parse_config(data: bytes, label: str) -> dict[str, Any]:
     """The JSON object in `data`; a byte-order mark, CRLF and the tokens NaN and Infinity are accepted."""
-    if len(data) > LARGEST_FILE:
-        raise DataError(f"{label}: larger than {LARGEST_FILE // 2**20} MiB, so not a config.json")
+    data = within(data, LARGEST_FILE, label, "a config.json")
     if not data.strip():
         raise DataError(f"{label}: the file is empty; expected a JSON object such as a Hugging Face config.json")
     if b"\0" in data and not data.startswith((b"\xff\xfe", b"\xfe\xff")):
