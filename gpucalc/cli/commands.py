@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from gpucalc.cli.option import options
+from gpucalc.core.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,25 @@ def grouped(commands: Sequence[Command]) -> list[tuple[str, list[Command]]]:
     return [(title, [one for one in commands if one.group == title]) for title in titles]
 
 
+class OneCommand(TyperCommand):
+    """A command whose options that take one value may be stated once: the parser alone would let the last one win."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words after the command. Raises UsageError with the options that are stated twice."""
+        if not ctx.resilient_parsing:
+            _, _, stated = self.make_parser(ctx).parse_args(args=list(args))
+            single = [one for one in stated if one.opts and not one.multiple and not getattr(one, "is_flag", False)]
+            twice = dict.fromkeys(_long(one.opts) for one in single if single.count(one) > 1)
+            if twice:
+                raise UsageError(*(f"{flag} is stated twice; which of them is meant?" for flag in twice))
+        parsed: list[str] = super().parse_args(ctx, args)
+        return parsed
+
+
+def _long(flags: Sequence[str]) -> str:
+    return next((flag for flag in flags if flag.startswith("--")), flags[0])
+
+
 class Commands(TyperGroup):
     """A group of commands that imports the module of a command only when that command is asked for."""
 
@@ -99,9 +119,9 @@ def built(one: Command) -> Any:
         pretty_exceptions_enable=False,
     )
     for name, function in one.members.items():
-        app.command(name)(options(function))
+        app.command(name, cls=OneCommand)(options(function))
     if one.function is not None:
-        app.command(one.name)(options(one.function))
+        app.command(one.name, cls=OneCommand)(options(one.function))
     elif len(one.members) == 1:
         app.callback()(lambda: None)  # otherwise the only member would stand for its family
     made = typer.main.get_command(app)

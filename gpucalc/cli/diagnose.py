@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from gpucalc.cli.commands import command
+from gpucalc.cli.effects import say_effects
 from gpucalc.cli.job_options import JobOptions
 from gpucalc.cli.option import option
 from gpucalc.cli.output import OutputOptions, emit_document, to_stderr
@@ -65,6 +66,7 @@ def diagnose(
 
     found = diagnosed(job.context(), cells, seconds)
     _write(found, show, output)
+    say_effects(job, cells, job.context())
 
 
 def _write(found: Diagnosis, shown: str | None, output: OutputOptions) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from gpucalc.cli.commands import command
+from gpucalc.cli.effects import say_effects
 from gpucalc.cli.job_options import JobOptions, require
 from gpucalc.cli.mixed import CutOptions, explain_mixed
 from gpucalc.cli.networks import asks_of_network
@@ -52,6 +53,7 @@ def explain(
 
     found = explained(cells, context)
     to_stderr(*(f"note: {warning}" for warning in found.warnings))
+    say_effects(job, cells, context)
     if output.plot is not None:
         from gpucalc.output.figures import save
         from gpucalc.output.figures.explained import explain_figure

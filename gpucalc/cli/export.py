@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from gpucalc.cli.commands import command
+from gpucalc.cli.effects import say_effects
 from gpucalc.cli.job_options import JobOptions
 from gpucalc.cli.mixed import CutOptions, mixed_launch
 from gpucalc.cli.option import option
@@ -92,3 +93,4 @@ def export(
     sys.stdout.write(text)
     sys.stdout.flush()
     to_stderr(*(f"note: {line}" for line in (*launch.warnings, *notes)))
+    say_effects(job, cells, job.context())

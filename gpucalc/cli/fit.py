@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpucalc.cli.commands import command
+from gpucalc.cli.effects import say_effects
 from gpucalc.cli.job_options import JobOptions, require
 from gpucalc.cli.networks import asks_of_network, write_rows_of
 from gpucalc.cli.option import option
@@ -83,6 +84,7 @@ def fit(
         return _fit_network(cells, job.context(), asserted, output)
     require(cells, "model", "gpu", "seq_len")
 
+    from gpucalc.layouts.axes import decided_axes
     from gpucalc.questions import fit as sizing
     from gpucalc.questions.fit_remedies import remedies
 
@@ -90,7 +92,9 @@ def fit(
     if job.layout is not None or "tp" in cells or "pp" in cells:
         if strategy is not None:
             raise UsageError("--strategy and --layout contradict: a layout is one strategy")
-        return _one_layout(context, cells, asserted, output)
+        status = _one_layout(context, cells, asserted, output)
+        say_effects(job, cells, context)
+        return status
     sizer = sizing.Sizer(context, cells)
     chosen = _strategies(sizing.strategies(sizer.base.model), strategy, cells.get("zero_stage"))
     count = cells.get("n_gpus")
@@ -104,6 +108,10 @@ def fit(
     cures = remedies(best) if best is not None and (count is not None or show == "remedies") else []
     rows = [_row(verdict, count) for verdict in verdicts]
     _write(rows, [_remedy_row(one) for one in cures], best, show, output, count)
+    if best is not None:
+        axes = decided_axes()
+        whole = cells | {name: best.job.cells[name] for name in (*axes, "n_gpus") if name in best.job.cells}
+        say_effects(job, whole, context, free=tuple(axes))
     if asserted:
         return _verdict(asserted, [v.outcome.fit for v in verdicts if v.fits and v.outcome is not None], count)
     return ExitStatus.OK if any(v.fits for v in verdicts) else ExitStatus.INFEASIBLE

@@ -113,7 +113,7 @@ class RowOptions(DatabaseOptions, _RowCells):
     def cells(
         self, *, free: bool = False, base: Mapping[str, Any] | None = None, without: Iterable[str] = ()
     ) -> dict[str, Any]:
-        """The typed cells: options, `--set` pairs (the last of a key wins) and layout label together, over `base`.
+        """The typed cells: options, `--set` pairs and layout label together, over `base`.
 
         What the label leaves out is at its default. With `free` it may hold stars, whose axes are left to a search,
         and a default that a rule of the job decides is (None,). The options in `without` are not part of the job.
@@ -213,15 +213,12 @@ def cells_of(
             state(name, f"{flag} {text}", column_value(name, flag, text))
         except UsageError as error:
             problems.extend(error.problems)
-    pairs: dict[str, tuple[str, Any]] = {}
     for pair in settings:
         try:
             name, value = parse_setting(pair)
-            pairs[name] = (f"--set {pair}", value)
+            state(name, f"--set {pair}", value)
         except UsageError as error:
             problems.extend(error.problems)
-    for name, (flag, value) in pairs.items():
-        state(name, flag, value)
     for name, value in (layout or {}).items():
         state(name, "--layout", value)
     if problems:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpucalc.cli.commands import command
+from gpucalc.cli.effects import say_idle
 from gpucalc.cli.job_options import JobOptions, require_job
 from gpucalc.cli.mixed import CutOptions, mixed_step_of
 from gpucalc.cli.option import option, values_of
@@ -15,6 +17,7 @@ from gpucalc.cli.values import at_least, count, number, quantity, share
 from gpucalc.core.errors import UsageError
 
 if TYPE_CHECKING:
+    from gpucalc.jobs.context import Context
     from gpucalc.questions.run import RunResult
 
 COLUMNS_OUT = ("quantity", "value", "low", "high", "unit", "meaning")
@@ -161,17 +164,28 @@ def run(
     if given.mtbf is not None and given.failures_per_node_day is not None:
         raise UsageError("--mtbf and --failure-rate say the same; write one of them")
 
+    from gpucalc.layouts.axes import decided_axes
     from gpucalc.questions.run import run as answered
     from gpucalc.questions.run_scenarios import Question
 
-    values = values_of(given)
     if mixed:
         from gpucalc.questions.mixed_use import run_mixed
 
         step, context = mixed_step_of(job, cuts)
-        _write(run_mixed(step, Question(**values), context), explained, output)
+        _write(run_mixed(step, Question(**values_of(given)), context), explained, output)
         return
-    _write(answered(cells, Question(**values), job.context()), explained, output)
+    context = job.context()
+    found = answered(cells, Question(**values_of(given)), context)
+    _write(found, explained, output)
+
+    def ask(cells: Mapping[str, Any], values: Mapping[str, Any], context: Context) -> Hashable:
+        figures = answered(cells, Question(**values), context).figures
+        return tuple(tuple(figure) for figure in figures.values())
+
+    axes = decided_axes()
+    whole = cells | {name: found.job.cells[name] for name in axes if name in found.job.cells}
+    free = () if "tp" in cells else tuple(axes)
+    say_idle(job, given, whole, context, ask, free=free, needed=("tokens",), words={"grid": ("france", "poland")})
 
 
 def _write(found: RunResult, explained: bool, output: OutputOptions) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpucalc.cli.commands import command
+from gpucalc.cli.effects import say_effects
 from gpucalc.cli.job_options import JobOptions, require
 from gpucalc.cli.networks import asks_of_network, write_rows_of
 from gpucalc.cli.option import option
@@ -100,6 +101,13 @@ def scale(
 
         save(scaling_figure([row | _terms(point) for row, point in zip(rows, curves.points, strict=True)]), output.plot)
     _write(curves, rows, output)
+    largest = next((point.outcome for point in reversed(curves.points) if point.outcome), None)
+    if largest is not None:
+        from gpucalc.layouts.axes import decided_axes
+
+        axes = decided_axes()
+        whole = cells | {name: largest.job.cells[name] for name in (*axes, "n_gpus") if name in largest.job.cells}
+        say_effects(job, whole, context, free=(*axes, "global_batch"))
     return ExitStatus.OK if any(p.outcome for p in curves.points) else ExitStatus.INFEASIBLE
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpucalc.cli.commands import command
+from gpucalc.cli.effects import say_serving
 from gpucalc.cli.job_options import DatabaseOptions, JobOptions, any_card, stated
 from gpucalc.cli.option import argument, cell, option
 from gpucalc.cli.output import FigureOptions, emit_document, emit_rows, to_stderr
@@ -137,6 +138,13 @@ def serve(
         _explain(result.rows[0], cells, job.context(), output.form)
         return ExitStatus.OK
     _write(result, output, pareto)
+    if result.rows:
+        axes = ("n_gpus", "tp", "pp", "dp", "ep", "attention_dp", "prefill_gpus")
+        load = ("concurrency",) if "rate" not in cells else ()
+        best = {name: result.rows[0][name] for name in (*axes, *load) if result.rows[0].get(name) is not None}
+        flags = {name: f"{flag} {text}" for name, (flag, text) in stated(job).items() if name not in axes}
+        flags |= {pair.partition("=")[0].strip(): f"--set {pair}" for pair in job.settings}
+        say_serving({n: text for n, text in flags.items() if n not in axes}, {**cells, **best}, job.context())
     return ExitStatus.OK if result.rows else ExitStatus.INFEASIBLE
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpucalc.cli.commands import command
+from gpucalc.cli.effects import say_effects
 from gpucalc.cli.job_options import JobOptions, require_job
 from gpucalc.cli.option import option
 from gpucalc.cli.output import OutputOptions, emit_document, to_stderr
@@ -111,6 +112,8 @@ def whatif(
         to_stderr(*(f"note: {note}" for note in notes))
     else:
         _changes(question.whatif(context, cells), top, output)
+    if job.piped or "tp" in cells:
+        say_effects(job, cells, context)
 
 
 def _changes(answer: WhatIf, count: int | None, output: OutputOptions) -> None:
