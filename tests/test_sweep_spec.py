@@ -167,7 +167,8 @@ def test_a_fingerprint_changes_with_what_it_covers_only() -> None:
     ("data", "said"),
     [
         (b"keep = ", "is not TOML"),
-        (b"\xff\xfe\x00", "is not UTF-8"),
+        (b"\xff\xfe\x00", "is UTF-16 text"),
+        (b"a = \xff", "is not UTF-8"),
         (b"[product]\nmodel = 'a'\nmodel = 'b'\n", "is not TOML"),
         (b"a = " + b"[" * 5000, "is not TOML"),
     ],
