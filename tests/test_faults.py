@@ -89,11 +89,10 @@ def test_the_rule_finds_what_is_idle_and_what_overrides_it() -> None:
         (("hw", "list", "-f", "csv", "-f", "csv"), "--format"),
     ],
 )
-def test_an_option_stated_twice_is_refused(options: tuple[str, ...], flag: str) -> None:
+def test_an_option_stated_twice_is_told_with_the_value_taken(options: tuple[str, ...], flag: str) -> None:
     done = gpucalc(*options)
-    assert done.status == 2
-    assert done.out == ""
-    assert f"{flag} is stated twice" in done.err
+    assert done.status == 0
+    assert f"note: {flag} is stated twice; the last one, {options[-1]}, is taken" in done.err.splitlines()
 
 
 def test_settings_that_differ_contradict_and_repeated_options_do_not() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +12,6 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from gpucalc.cli.option import options
-from gpucalc.core.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -61,18 +61,26 @@ def grouped(commands: Sequence[Command]) -> list[tuple[str, list[Command]]]:
 
 
 class OneCommand(TyperCommand):
-    """A command whose options that take one value may be stated once: the parser alone would let the last one win."""
+    """A command that tells which options were stated twice, where the parser lets the last one win in silence."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the words after the command. Raises UsageError with the options that are stated twice."""
+        """Parse the words after the command, and keep the options that are stated twice for `invoke`."""
         if not ctx.resilient_parsing:
             _, _, stated = self.make_parser(ctx).parse_args(args=list(args))
             single = [one for one in stated if one.opts and not one.multiple and not getattr(one, "is_flag", False)]
-            twice = dict.fromkeys(_long(one.opts) for one in single if single.count(one) > 1)
-            if twice:
-                raise UsageError(*(f"{flag} is stated twice; which of them is meant?" for flag in twice))
+            ctx.meta["twice"] = {one.name: _long(one.opts) for one in single if single.count(one) > 1}
         parsed: list[str] = super().parse_args(ctx, args)
         return parsed
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command, and say which value was taken where there were two."""
+        twice = {flag: ctx.params[name] for name, flag in ctx.meta.get("twice", {}).items()}
+        result = super().invoke(ctx)
+        if twice:
+            sys.stdout.flush()
+        for flag, value in twice.items():
+            print(f"note: {flag} is stated twice; the last one, {value}, is taken", file=sys.stderr)
+        return result
 
 
 def _long(flags: Sequence[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from gpucalc.cli.commands import command
 from gpucalc.cli.effects import say_effects
@@ -85,12 +86,15 @@ def export(
     from gpucalc.launch import export as written
     from gpucalc.launch.job import make_launch
 
+    cells: dict[str, Any] = {}
     if cuts.asked(job.gpu):
         launch = mixed_launch(job, cuts, target)
     else:
-        launch = make_launch(job.laid_out("export"), job.context(), target.profile, target.usual)
+        cells = job.laid_out("export")
+        launch = make_launch(cells, job.context(), target.profile, target.usual)
     text, notes = written(launch, target, wrapper, kind or "")
     sys.stdout.write(text)
     sys.stdout.flush()
     to_stderr(*(f"note: {line}" for line in (*launch.warnings, *notes)))
-    say_effects(job, cells, job.context())
+    if not cuts.asked(job.gpu):
+        say_effects(job, cells, job.context())
