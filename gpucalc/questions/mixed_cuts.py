@@ -147,15 +147,14 @@ def cuts_of_stages(kinds: Sequence[tuple[str, int, int]], tp: int, dp: int, laye
     >>> cuts_of_stages([("a", 2, 3), ("b", 2, 4)], 4, 2, 13).text()
     '3:ax4*2 | 3:ax4*2 | 4:bx4*2 | 3:bx4*2'
     """
-    depths = [[key, depth] for key, count, depth in kinds for _ in range(count)]
-    over = sum(int(depth) for _, depth in depths) - layers
+    held = [key for key, count, _ in kinds for _ in range(count)]
+    depths = [depth for _, count, depth in kinds for _ in range(count)]
+    over = sum(depths) - layers
     for place in range(len(depths) - 1, -1, -1):
-        if over <= 0:
-            break
-        if int(depths[place][1]) > 1:
-            depths[place][1] = int(depths[place][1]) - 1
+        if over > 0 and depths[place] > 1:
+            depths[place] -= 1
             over -= 1
-    return Cuts(tuple(Stage(int(depth), (Member(str(key), tp),) * dp) for key, depth in depths))
+    return Cuts(tuple(Stage(depth, (Member(key, tp),) * dp) for key, depth in zip(held, depths, strict=True)))
 
 
 @dataclass
