@@ -251,13 +251,17 @@ def held_in(held: Bytes, moment: Count, first: Count, last: Count) -> Bytes:
 
 
 @formula(symbol="M_free", cite="korthikanti2022", valid="")
-def free_for_training(capacity: Bytes, resting_bytes: Bytes) -> Bytes:
-    """Bytes left for a training step beside models that rest there: a reference, a reward model, a critic.
+def free_for_training(capacity: Bytes, resting_bytes: Bytes, resting_share: Ratio = 0.0) -> Bytes:
+    """Bytes left for a training step beside models that rest there: a reference, a reward model, a trained critic.
+
+    A critic takes its share of what the policy takes.
 
     >>> float(free_for_training(80.0, 16.0))
     64.0
+    >>> float(free_for_training(80.0, 16.0, 1.0))
+    32.0
     """
-    return capacity - resting_bytes
+    return (capacity - resting_bytes) / (1 + resting_share)
 
 
 @formula(symbol="S_base", cite="dettmers2023", valid="base_sharded 0 or 1")

@@ -223,7 +223,8 @@ def software_columns(
         "dropout": float(cells["dropout"]),
         "counter": float(COUNTERS.index(cells["mem_counter"])),
         "fragmentation": constants["reserved_factor"],
-        "resting_bytes": 0.0,
+        "resting_bytes": 0.0,  # models beside the policy, which only some questions hold
+        "resting_share": 0.0,
         "host_memory_bandwidth": profile.of_generation("host_memory_bandwidth", device),
     }
 

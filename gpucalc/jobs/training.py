@@ -165,6 +165,19 @@ def _shared_columns(
     return (own, *parts) if own else parts
 
 
+def beside(job: Job, resting_bytes: float, resting_share: float = 0.0) -> Job:
+    """The job with other models at rest on its GPUs: bytes of frozen ones, and a trained one as a share of its own.
+
+    Recomputation is chosen for what they leave.
+    """
+    own = {"resting_bytes": resting_bytes, "resting_share": resting_share}
+    return replace(job, columns=ChainMap(own, *_maps(job.columns)))
+
+
+def _maps(columns: MutableMapping[str, float]) -> list[MutableMapping[str, float]]:
+    return list(columns.maps) if isinstance(columns, ChainMap) else [columns]
+
+
 def collect(problems: list[str], function: Any, *arguments: Any) -> Any:
     """The function's result; None and its sentences among `problems` when it finds a mistake."""
     try:

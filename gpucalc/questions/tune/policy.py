@@ -13,8 +13,9 @@ from typing import Any
 from gpucalc.core.errors import UsageError
 from gpucalc.core.ledger import Ledger
 from gpucalc.database.posttraining import policy_constants
+from gpucalc.formulas.preference import frozen_models_memory
 from gpucalc.jobs.context import Context
-from gpucalc.jobs.training import Job, resolve, stack
+from gpucalc.jobs.training import Job, beside, resolve, stack
 from gpucalc.models.model import Model
 
 PROMPT_SHARE = 0.2  # of a sample, where a row states only its whole length
@@ -172,8 +173,10 @@ def estimate_policy(policy: Policy, context: Context, *, trace: bool = False) ->
             f"at most {policy.n_gpus - 1}"
         )
     job, updates = update_job(policy, context)
-    training = estimate_training(stack([job]), trace=trace)
     model = job.model
+    frozen = float(policy.reference) + policy.reward_ratio
+    resting = float(frozen_models_memory(float(model.parameters_total), 2.0, frozen, float(policy.training_gpus)))
+    training = estimate_training(stack([beside(job, resting, policy.critic_ratio)]), trace=trace)
     rows, running, steps, sequences = engine_rows(policy, model, context)
     engine = estimate_serving(stack_serving(rows))
     tuned = job.columns
@@ -186,7 +189,7 @@ def estimate_policy(policy: Policy, context: Context, *, trace: bool = False) ->
             "reference_passes": float(policy.reference) * updates,
             "reward_passes": policy.reward_ratio * updates,
             "critic_ratio": policy.critic_ratio,
-            "frozen_models": float(policy.reference) + policy.reward_ratio,
+            "frozen_models": frozen,
             "parameters": float(model.parameters_total),
             "weights": 2.0 * model.parameters_total,
             "sync_bandwidth": policy.sync_bandwidth or sync_bandwidth(job),

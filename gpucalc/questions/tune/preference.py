@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpucalc.core.ledger import Ledger
-from gpucalc.jobs.training import Job, fit_of, stack
+from gpucalc.formulas.preference import frozen_models_memory
+from gpucalc.jobs.training import Job, beside, fit_of, recompute_text, stack
 
 
 def preference_ledger(job: Job, *, precomputed: bool = False, trace: bool = False) -> tuple[Ledger, Ledger]:
@@ -17,18 +18,21 @@ def preference_ledger(job: Job, *, precomputed: bool = False, trace: bool = Fals
     from gpucalc.estimate import posttraining
     from gpucalc.estimate.training import estimate_training
 
-    training = estimate_training(stack([job]), trace=trace)
-    adapters = job.columns["adapters"] > 0
     cells = job.cells
     sharded = cells["dp"] * cells["cp"] if cells["zero_stage"] >= 3 else 1
+    # With adapters the reference is the base with its adapters switched off.
+    frozen = 0.0 if precomputed or job.columns["adapters"] > 0 else 1.0
+    shards = float(sharded * cells["tp"] * cells["pp"])
+    parameters, weight_bytes = float(job.model.parameters_total), 2.0
+    resting = float(frozen_models_memory(parameters, weight_bytes, frozen, shards))
+    training = estimate_training(stack([beside(job, resting)]), trace=trace)
     ledger = posttraining.new_ledger(
         {
             "reference_passes": 0.0 if precomputed else 1.0,
-            # With adapters the reference is the base with its adapters switched off.
-            "frozen_models": 0.0 if precomputed or adapters else 1.0,
-            "parameters": float(job.model.parameters_total),
-            "weight_bytes": 2.0,
-            "reference_shards": float(sharded * cells["tp"] * cells["pp"]),
+            "frozen_models": frozen,
+            "parameters": parameters,
+            "weight_bytes": weight_bytes,
+            "reference_shards": shards,
         },
         trace,
     )
@@ -46,7 +50,12 @@ def preference_row(
     return {
         **row,
         "pred_step_time_s": seconds,
-        "pred_tokens_per_s_per_gpu": row["pred_tokens_per_s_per_gpu"] * row["pred_step_time_s"] / seconds,
-        "pred_peak_mem_gib": row["pred_peak_mem_gib"] + reference / 2**30,
+        "pred_tokens_per_s_per_gpu": float(training["metric/tokens_per_s_per_gpu"] * training["time/step"]) / seconds,
+        "pred_peak_mem_gib": (float(training["memory/total"]) + reference) / 2**30,
+        "pred_recompute": recompute_text(
+            job.cells.get("recompute"),
+            float(training["symbol/full_share"]),
+            float(training["stage/layers/second"]),
+        ),
         "pred_fit": fit_of(fill),
     }
