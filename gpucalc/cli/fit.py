@@ -244,6 +244,7 @@ def _footer(best: Outcome | None, rows: Sequence[dict[str, Any]], count: int | N
 def _one_layout(context: Context, cells: dict[str, Any], asserted: str | None, output: OutputOptions) -> int:
     from gpucalc.jobs.variations import MEMORY_PARTS, MEMORY_TITLES, largest_part
     from gpucalc.questions import fit as sizing
+    from gpucalc.questions import fit_memory
     from gpucalc.questions.fit_remedies import remedies
 
     outcome = sizing.stated_layout(context, cells)
@@ -261,6 +262,11 @@ def _one_layout(context: Context, cells: dict[str, Any], asserted: str | None, o
         "largest_term_gib": size / 2**30,
         "largest_micro_batch": sizing.largest_of_layout(outcome, "micro_batch"),
         "largest_seq_len": sizing.largest_of_layout(outcome, "seq_len"),
+        "bytes_per_parameter": fit_memory.bytes_per_parameter(outcome.job),
+        "counters_gib": {kind: size / 2**30 for kind, size in fit_memory.counters(outcome).items()},
+        "memory_band_gib": [edge / 2**30 for edge in fit_memory.memory_range(outcome.job, outcome.memory)],
+        "fullest_stage": fit_memory.fullest_stage(outcome),
+        "host_gib": outcome.terms.get("host/memory", 0.0) / 2**30,
         "parts_gib": {MEMORY_TITLES[part]: outcome.terms[f"memory/{part}"] / 2**30 for part in MEMORY_PARTS},
     }
     if output.json:
@@ -268,12 +274,19 @@ def _one_layout(context: Context, cells: dict[str, Any], asserted: str | None, o
     elif output.for_people:
         parts = ", ".join(f"{title} {gib:.1f}" for title, gib in verdict["parts_gib"].items() if gib > 0)
         said = f"{-over / 2**30:.1f} GiB free" if over <= 0 else f"{over / 2**30:.1f} GiB too much"
+        reach = fit_memory.reach_text(outcome)
         from gpucalc.output.table import facts
 
         pairs = [
             ("layout", f"{outcome.label} on {verdict['n_gpus']} GPUs"),
-            ("fit", f"{outcome.fit}: {said} of the {verdict['capacity_gib']:.1f} GiB of tensors that fit"),
+            ("fit", f"{outcome.fit}: {said} of the {verdict['capacity_gib']:.1f} GiB of tensors that fit{reach}"),
             ("memory", f"{verdict['pred_peak_mem_gib']:.1f} GiB {outcome.job.cells['mem_counter']}"),
+            ("80 % band", "{:.1f} to {:.1f} GiB".format(*verdict["memory_band_gib"])),
+            ("counters", " ≤ ".join(f"{kind} {gib:.1f}" for kind, gib in verdict["counters_gib"].items()) + " GiB"),
+            *((("fullest stage", verdict["fullest_stage"]),) if verdict["fullest_stage"] else ()),
+            ("states", fit_memory.states_text(outcome.job)),
+            *((("host memory", host),) if (host := fit_memory.host_text(outcome)) else ()),
+            ("taken", fit_memory.taken_text(outcome.job)),
             ("terms", f"{parts} GiB"),
             ("largest term", f"{name}, {size / 2**30:.1f} GiB"),
             ("largest micro-batch", f"{verdict['largest_micro_batch'] or 'none fits'}"),
