@@ -44,7 +44,9 @@ def add_layer_communication(ledger: Ledger) -> None:
     for direction in ("forward", "backward"):
         parts = [f"layer/{direction}/{kind}/exposed" for kind in ("tp", "cp", "ep")]
         ledger.total(f"layer/{direction}/exposed", *[p for p in parts if p in ledger])
-        ledger.total(f"layer/{direction}/time", f"layer/{direction}/busy", f"layer/{direction}/exposed")
+        # The host runs ahead while the device computes or waits for others: it is a floor under both.
+        ledger.total(f"layer/{direction}/queued", f"layer/{direction}/device", f"layer/{direction}/exposed")
+        ledger.maximum(f"layer/{direction}/time", f"layer/{direction}/queued", f"layer/host/{direction}")
 
 
 def _tensor_parallel(ledger: Ledger) -> None:

@@ -286,5 +286,3 @@ def _sums(ledger: Ledger) -> None:
     ledger.product("layer/host/operations-backward", "layer/host/operations", BACKWARD_KERNELS)
     ledger.add("layer/host/forward", layer.host_time, operations="layer/host/operations")
     ledger.add("layer/host/backward", layer.host_time, operations="layer/host/operations-backward")
-    for direction in DIRECTIONS:
-        ledger.maximum(f"layer/{direction}/busy", f"layer/{direction}/device", f"layer/host/{direction}")

@@ -56,7 +56,7 @@ def _layer_parts(ledger: Ledger) -> dict[str, str]:
     """Name of a kind of work → its time in a layer, forward and backward."""
     for direction in DIRECTIONS:
         path = f"layer/{direction}"
-        ledger.add(f"layer/host/{direction}/excess", layer.remaining_time, time=f"{path}/busy", part=f"{path}/device")
+        ledger.add(f"layer/host/{direction}/excess", layer.remaining_time, time=f"{path}/time", part=f"{path}/queued")
     ledger.total("layer/host/waits", *[f"layer/host/{direction}/excess" for direction in DIRECTIONS], "layer/host/gap")
     ledger.total("layer/backward/gemm", "layer/activation-gradient/gemm", "layer/weight-gradient/trained")
     parts = {"host": "layer/host/waits", "recompute": "layer/recompute/time", "fsdp/exposed": "layer/fsdp/exposed"}

@@ -140,7 +140,6 @@ def _chosen_traffic(ledger: Ledger) -> None:
 def _stage_parts(ledger: Ledger) -> None:
     """Store what of a stage's time neither sharding nor recomputation changes."""
     ledger.product("stage/forward", "layer/forward/time", "stage/layers/second")
-    ledger.product("stage/weight-gradient", "layer/weight-gradient/trained", "stage/layers/second")
     ledger.add("pp/transfer", pipeline.stage_transfer_time, hop="pp/hop")
 
 
@@ -165,6 +164,15 @@ def _stage_time(ledger: Ledger) -> None:
     ledger.total("layer/fsdp/exposed", "layer/fsdp/forward", "layer/fsdp/backward")
     names = ("forward/time", "backward/time", "recompute/time", "fsdp/exposed", "host/gap")
     parts = [f"layer/{name}" for name in names]
+    ledger.total("layer/backward/whole", "layer/backward/time", "layer/fsdp/backward")
+    ledger.add(
+        "layer/weight-gradient/time",
+        layer.share_of_time,
+        time="layer/backward/whole",
+        part="layer/weight-gradient/trained",
+        whole="layer/backward/queued",
+    )
+    ledger.product("stage/weight-gradient", "layer/weight-gradient/time", "stage/layers/second")
     if any_row(ledger.columns["offload_activations"] > 0):
         _activation_offload(ledger)
         parts.append("layer/offload/exposed")

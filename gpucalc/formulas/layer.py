@@ -229,6 +229,16 @@ def host_time(operations: Count, seconds_per_operation: Seconds) -> Seconds:
     return operations * seconds_per_operation
 
 
+@formula(symbol="t·w/W", cite="qi2024", valid="whole > 0")
+def share_of_time(time: Seconds, part: Seconds, whole: Seconds) -> Seconds:
+    """Time of a part of a pass that as a whole takes longer than its kernels: waits fall on all parts alike.
+
+    >>> float(share_of_time(4.0, 1.0, 2.0)), float(share_of_time(2.0, 1.0, 2.0))
+    (2.0, 1.0)
+    """
+    return time * part / whole
+
+
 @formula(symbol="k·T/E_loc", cite="liu2024moe", valid="balanced routing times the load factor")
 def tokens_per_expert(
     tokens: Count, experts_per_token: Count, experts: Count, tp: Count, ep: Count, etp: Count
