@@ -62,7 +62,7 @@ Megatron-SWIFT 36.7 → 14.2, fms-fsdp 20.8 → 18.4, XTuner 15.8 → 10.2, Kemp
 | one host time per operation, operations counted | nanotron time 42 → 19 % |
 | tensor-parallel traffic as a mechanism (isolated rate and exposed, or chunks beside the product) | dense Megatron as before, with three constants fewer |
 | experts as one grouped product, sharing waves | factor on top falls from 1.3–1.5 to 1.0–1.2 |
-| gradients fp32 in plain Megatron-LM; 16-bit in NeMo and Bridge, whose published runs are performance recipes (a training recipe says so); 30 B an update | jobs that ran and were said not to fit fall from 41 to FALSEOOM; NeMo and MLPerf rows 1 to 4 points better, recipes of the DGX Cloud 2 points worse |
+| gradients fp32 in plain Megatron-LM; 16-bit in NeMo and Bridge, whose published runs are performance recipes (a training recipe says so); 30 B an update | jobs that ran and were said not to fit fall from 41 to 19; NeMo and MLPerf rows 1 to 4 points better, recipes of the DGX Cloud 2 points worse |
 | 8-bit inputs kept in one layout, columns; 4-bit copies at their size; fp32 shards of FSDP without cached copies | six MXFP8 recipes that ran are no longer said to run out of memory |
 | DeepSpeed gathers weights alone, biases and norms stay whole | ZeRO-3 of 2021 on 1,536 GPUs +43 → +18 %; all DeepSpeed ZeRO-3 rows 10 % |
 | overlap of tensor-parallel traffic only with a sharded sequence; the host a floor under kernels and waits alike | no difference in error; a faster device or link is never slower, without exceptions |

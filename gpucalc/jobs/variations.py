@@ -115,7 +115,18 @@ def outcomes(varied: Sequence[tuple[Variation, jobs.Job]]) -> list[Outcome]:
     ]
 
 
-_WANTED = ("time/", "memory/", "metric/", "communication/", "bounds/", "traffic/", "stage/", "layer/", "symbol/", "host/")
+_WANTED = (
+    "time/",
+    "memory/",
+    "metric/",
+    "communication/",
+    "bounds/",
+    "traffic/",
+    "stage/",
+    "layer/",
+    "symbol/",
+    "host/",
+)
 
 
 def terms_of(ledger: Ledger, rows: int) -> dict[str, np.ndarray]:
