@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from legal_jobs import DENSE, MIXTURES, changed, database, is_legal, legal_cells, solve, value
 from profiles import examples
 
-from gpucalc.core.ledger import Ledger
 from gpucalc.estimate import products
 from gpucalc.formulas import collectives
 from gpucalc.jobs.context import Context

@@ -29,7 +29,7 @@ def bytes_per_parameter(job: Job) -> dict[str, float]:
 
 
 def states_text(job: Job) -> str:
-    """The bytes of a parameter and what is sharded, in words, such as "18 B a parameter: 2 weight + 4 gradient + 12"."""
+    """The bytes of a parameter and what is sharded, in words, such as "18 B a parameter: 2 weight + 4 gradient"."""
     each = bytes_per_parameter(job)
     parts = " + ".join(f"{size:g} {name}" for name, size in each.items() if size)
     stage, ranks = int(job.cells["zero_stage"]), job.cells["dp"] * job.cells["cp"]
