@@ -1,5 +1,7 @@
 """Networks that are no decoder: parameters to the last digit, and the products and elements of one forward."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -107,3 +109,31 @@ def test_a_step_costs_three_passes_of_what_learns_and_one_of_what_does_not():
     assert PASSES[TRAINED] == 3 * PASSES[FROZEN]
     with pytest.raises(UsageError, match="names no part"):
         with_states(load_network("sd-2"), "projector")
+
+
+def test_public_files_state_a_network(tmp_path):
+    folder = tmp_path / "sdxl"
+    files = {
+        "model_index.json": {"_class_name": "StableDiffusionXLPipeline"},
+        "unet/config.json": {
+            "_class_name": "UNet2DConditionModel",
+            "block_out_channels": [320, 640, 1280],
+            "down_block_types": ["DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"],
+            "transformer_layers_per_block": [1, 2, 10],
+            "attention_head_dim": [5, 10, 20],
+            "cross_attention_dim": 2048,
+            "projection_class_embeddings_input_dim": 2816,
+            "sample_size": 128,
+        },
+    }
+    for name, config in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(json.dumps(config))
+    assert load_network(str(folder)).parameters == COUNTS["sdxl"][0]
+    vit = {"model_type": "vit", "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12}
+    (tmp_path / "config.json").write_text(json.dumps(vit))
+    assert load_network(str(tmp_path)).parameters == COUNTS["vit-b-16"][0]
+    assert resolve_network(str(tmp_path / "absent.json")) is None
+    (folder / "unet/config.json").write_text(json.dumps({"_class_name": "Unheard"}))
+    with pytest.raises(UsageError, match="the denoiser Unheard is not known"):
+        load_network(str(folder), {"steps": None, "frames": 2})

@@ -65,7 +65,7 @@ def quantisation_of(cells: Mapping[str, Any]) -> str:
 
 
 def frozen_weight_bytes(cells: Mapping[str, Any], model: Model, plain: float) -> float:
-    """Mean bytes of a frozen weight; embedding and head are never quantised."""
+    """Mean bytes of a frozen weight; embedding, head and an image tower are never quantised."""
     from gpucalc.formulas.adapters import mixed_weight_bytes, quantised_weight_bytes
 
     kind = quantisation_of(cells)
@@ -75,7 +75,8 @@ def frozen_weight_bytes(cells: Mapping[str, Any], model: Model, plain: float) ->
         return plain
     found = QUANTISED[kind]
     sizes = (found.value_bytes, found.scale_bytes, found.block, found.second_scale_bytes, found.double_block)
-    share = (model.parameters_embedding + model.parameters_head) / model.parameters_total
+    kept = model.parameters_embedding + model.parameters_head + model.vision_parameters
+    share = kept / model.parameters_total
     return float(mixed_weight_bytes(quantised_weight_bytes(*sizes), plain, share))
 
 

@@ -145,10 +145,10 @@ def _judge(row: dict[str, Any], found: Mapping[str, Any]) -> None:
 def _net(record: Mapping[str, str]) -> str:
     if not is_network(record):
         return "decoder"
-    from gpucalc.models.networks.catalog import resolve_network, specs
+    from gpucalc.models.networks.catalog import load_network, resolve_network
 
     name = resolve_network(record.get("model") or "")
-    return str(specs()[name]["net"]) if name else "conv"
+    return load_network(name).net if name else "conv"
 
 
 def _line(group: str, rows: Sequence[Mapping[str, Any]]) -> Line:

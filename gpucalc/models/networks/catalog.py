@@ -5,11 +5,13 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from gpucalc.core.errors import UsageError
 from gpucalc.models.networks import convolution, diffusion, recommender, transformers
 from gpucalc.models.networks.component import CONV, FROZEN, TRANSFORMER, Component, Network
+from gpucalc.models.networks.files import network_file, spec_of
 from gpucalc.models.presets import FOLDER, folded
 
 BUILDERS = {**transformers.FAMILIES, **diffusion.FAMILIES, **recommender.FAMILIES}
@@ -55,11 +57,13 @@ def _folded() -> dict[str, str]:
 
 
 def resolve_network(name: str) -> str | None:
-    """The preset that `name` means, or None.
+    """The preset that `name` means, or the file of a network that it is; else None.
 
     >>> resolve_network("ResNet50"), resolve_network("FLUX.1-dev"), resolve_network("llama-3.1-8b")
     ('resnet-50', 'flux.1-dev', None)
     """
+    if network_file(name) is not None:
+        return name
     text = name.strip().casefold()
     return text if text in specs() else _folded().get(folded(text, "-"))
 
@@ -94,7 +98,8 @@ def load_network(name: str, sizes: Mapping[str, Any] | None = None) -> Network:
 
 @lru_cache(maxsize=512)
 def _built(name: str, stated: tuple[tuple[str, Any], ...]) -> Network:
-    spec, given = specs()[name], dict(stated)
+    path = None if name in specs() else network_file(name)
+    spec, given = specs()[name] if path is None else _file_spec(path), dict(stated)
     family = str(spec["family"])
     takes = SIZED.get(family, ("resolution",))
     encode = given.pop("encode", False)
@@ -129,6 +134,10 @@ def _built(name: str, stated: tuple[tuple[str, Any], ...]) -> Network:
     )
 
 
+def _file_spec(path: Path) -> dict[str, Any]:
+    return spec_of(path)[1]
+
+
 def custom_network(name: str, numbers: Mapping[str, float], net: str, sample: str = "image") -> Network:
     """A net of which three numbers are known: parameters in millions, 10⁹ multiply-accumulates, 10⁶ written elements.
 
@@ -158,7 +167,7 @@ def describe_network(name: str) -> dict[str, Any]:
     network = load_network(name)
     return {
         "name": name,
-        "architecture": str(specs()[name]["family"]),
+        "architecture": "of a file" if name not in specs() else str(specs()[name]["family"]),
         "net": network.net,
         "sample": network.sample,
         "size": {cell: value for cell, value in network.size.items()},
