@@ -151,3 +151,14 @@ def test_a_smaller_optimizer_updates_sooner() -> None:
 def test_tf32_holds_in_the_head_and_in_attention_too() -> None:
     columns = resolve({**JOB, "precision": "tf32"}, Context(database())).columns
     assert columns["half_peak"] == columns["peak"]
+
+
+def test_parameters_on_the_host_leave_the_gpu_and_need_sharding() -> None:
+    cells = {"model": "llama-3.1-8b", "gpu": "a100-sxm-80gb", "n_gpus": 4, "seq_len": 2048, "framework": "deepspeed"}
+    stays = resolve({**cells, "zero_stage": 3}, Context(database()))
+    moved = resolve({**cells, "zero_stage": 3, "offload_parameters": True}, Context(database()))
+    held, left = (predict([job])[0]["pred_peak_mem_gib"] for job in (stays, moved))
+    assert held - left == pytest.approx(2 * 8.03e9 / 4 / 2**30, rel=0.1)
+    assert any("offload_parameters" in warning for warning in moved.warnings)
+    with pytest.raises(UsageError, match="needs zero_stage=3"):
+        resolve({**cells, "zero_stage": 2, "offload_parameters": True}, Context(database()))

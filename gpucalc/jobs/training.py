@@ -101,7 +101,7 @@ def _draft(cells: Mapping[str, Any], context: Context) -> tuple[Job, Facts]:
     if model is None or cluster is None or software is None:
         raise UsageError(*problems)
     precision = str(cells.get("precision") or cluster.device.default_precision)
-    warnings += unknown_framework(cells, software, context)
+    warnings += [*unknown_framework(cells, software, context), *uncounted(cells)]
     if precision in {"int8", "int4"} and cells.get("method", "full") != "full":  # the frozen base is stored so
         cells = {**cells, "quantisation": cells.get("quantisation") or precision}
         precision = cluster.device.default_precision
@@ -114,7 +114,12 @@ def _draft(cells: Mapping[str, Any], context: Context) -> tuple[Job, Facts]:
 def _judged(draft: Job, facts: Facts, verdict: verdicts.Verdict) -> Job | UsageError:
     """The job with its columns, if the rules let its layout be."""
     cells, device = draft.cells, draft.cluster.device
-    problems = [*attention_problems(cells, device), *verdict.problems, *tuning_problems(cells)]
+    problems = [
+        *attention_problems(cells, device),
+        *offload_problems(cells),
+        *verdict.problems,
+        *tuning_problems(cells),
+    ]
     collect(problems, device.precision_peak, cells["precision"])
     collect(problems, tower_columns, cells, draft.model)
     if problems:
@@ -325,6 +330,25 @@ def unknown_framework(cells: Mapping[str, Any], profile: Profile, context: Conte
     near = nearest(text.casefold(), framework_words(context.db), 3)
     hint = f"; nearest: {', '.join(near)}" if near else ""
     return [f"framework {shown(text)} is not known: a neutral profile and the widest band are taken{hint}"]
+
+
+def uncounted(cells: Mapping[str, Any]) -> list[str]:
+    """What stated cells ask for and the estimate leaves out."""
+    found = []
+    if cells.get("mtp_layers"):
+        found.append("mtp_layers: layers of multi-token prediction are counted neither in time nor in memory")
+    if cells.get("offload_parameters"):
+        found.append("offload_parameters: memory is counted, the time to fetch parameters over the host link is not")
+    return found
+
+
+def offload_problems(cells: Mapping[str, Any]) -> list[str]:
+    """Parameters on the host that are not sharded, which no framework gathers layer by layer."""
+    if cells.get("offload_parameters") and cells["zero_stage"] < 3:
+        return [
+            f"offload_parameters needs zero_stage=3, whose parameters are gathered for use; not {cells['zero_stage']}"
+        ]
+    return []
 
 
 def attention_problems(cells: Mapping[str, Any], device: Device) -> list[str]:
