@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from profiles import examples
 
-from gpucalc.core.errors import UsageError
 from gpucalc.database.reader import Database
 from gpucalc.estimate.serving import estimate_serving
 from gpucalc.formulas import experts, kv_cache, serving
 from gpucalc.jobs.context import Context
 from gpucalc.jobs.formats import FORMATS, products_of
 from gpucalc.jobs.serving import evaluate_serving, parse_serving, resolve_serving, stack_serving
-from gpucalc.questions.serve import Limits, pareto, serve, serving_label, serving_label_cells
+from gpucalc.questions.serve import Limits, pareto, serve
+from gpucalc.questions.serve_layouts import serving_label, serving_label_cells
 
 DB = Database(())
 BASE = {"model": "llama-3.1-70b", "gpu": "h100-sxm-80gb", "precision": "fp8", "isl": 2048.0, "osl": 256.0}
@@ -72,9 +72,10 @@ def test_heads_are_never_cut_below_one() -> None:
 
 
 def test_a_window_keeps_its_layers_short() -> None:
-    short, long = (at("memory/kv/longest", model="gpt-oss-120b", tp=1, isl=isl) for isl in (8_192.0, 65_536.0))
-    full_layers_only = 18 * 2 * 8 * 64 * at("symbol/batch", concurrency=1.0)
-    assert long - short == pytest.approx((65_536 - 8_192) * full_layers_only)
+    lengths = (16_384.0, 65_536.0)  # both beyond a window and the tokens of one pass
+    short, long = (at("memory/kv/longest", model="gpt-oss-120b", tp=1, isl=isl) for isl in lengths)
+    full_layers_only = 18 * 2 * 8 * 64 * 2  # keys and values of 8 heads of 64 in 16 bit
+    assert long - short == pytest.approx((65_536 - 16_384) * full_layers_only)
 
 
 def test_a_recurrent_state_does_not_grow() -> None:
@@ -192,13 +193,14 @@ def test_open_loop_load_follows_the_rate() -> None:
 def test_each_engine_has_its_own_memory_rule(rule: str) -> None:
     found = solved(framework=rule)
     job = resolve_serving({**BASE, "tp": 8, "concurrency": 32.0, "framework": rule}, Context(DB))
-    c = job.columns
-    other = found["memory/activations"] + c["runtime_reserve"]
+    u, weights = job.columns["memory_share"], found["memory/weights"]
+    outside, visible = found["memory/outside"], job.columns["usable_bytes"] - job.columns["driver_reserve"]
     expected = {
-        "vllm": 0.9 * c["usable_bytes"] - found["memory/weights"] - other,
-        "sglang": 0.9 * c["usable_bytes"] - found["memory/weights"],
-        "trtllm": 0.9 * (c["usable_bytes"] - found["memory/weights"] - other),
+        "vllm": 0.9 * visible - weights - found["memory/activations"] - outside,
+        "sglang": u * (visible - outside) - weights,
+        "trtllm": 0.9 * (visible - weights - found["memory/activations"] - outside),
     }
+    assert u == (0.818 if rule == "sglang" else 0.9)  # what SGLang reserves beside 8,192 tokens, 512 graphs, 8 ranks
     assert found["memory/kv-space"] == pytest.approx(expected[rule])
 
 
@@ -251,7 +253,10 @@ def test_rates_and_loads_in_one_batch() -> None:
     [
         ({"tp": "3", "n_gpus": "3"}, "tp=3 does not divide the 64 heads; tp=2 does"),
         ({"ep": "2"}, "needs a mixture of experts"),
-        ({"isl": "131000"}, "beyond the context of 131,072"),
+        ({"n_gpus": "3", "prefill_tp": "1", "decode_tp": "1"}, "n_gpus=2 would fit"),
+        ({"draft_tokens": "2", "accepted_tokens": "3"}, "more than the draft_tokens=2"),
+        ({"draft_tokens": "2", "accepted_tokens": "1", "acceptance": "0.5"}, "state one"),
+        ({"kv_precision": "nvfp4"}, "fp8 is the narrowest"),
         ({"precision": "fp3"}, "unknown precision 'fp3'"),
         ({"kv_precision": "int2"}, "unknown kv_precision"),
         ({"gpu": "v100-sxm2-32gb"}, "cannot serve"),
@@ -341,9 +346,24 @@ def test_a_rate_beyond_saturation_is_an_answer() -> None:
     assert math.isfinite(result.miss["pred_saturation_rate"]) if result.miss else False
 
 
-def test_what_is_impossible_for_every_layout_is_refused() -> None:
-    with pytest.raises(UsageError, match="beyond the context"):
-        serve({**BASE, "isl": 2e6, "n_gpus": 8}, Context(DB))
+def test_lengths_beyond_the_context_are_a_remark() -> None:
+    job = resolve_serving({**BASE, "isl": 131_000.0, "osl": 1_000.0, "tp": 8}, Context(DB))
+    assert any("beyond the context of 131,072" in note for note in job.notes)
+
+
+def test_what_does_not_fit_is_answered_with_what_would() -> None:
+    result = serve({**BASE, "model": "deepseek-r1", "precision": None, "n_gpus": 8}, Context(DB))
+    assert not result.rows
+    assert "16 GPUs would hold it" in result.nearest
+    assert "GiB a GPU are needed" in result.nearest
+
+
+def test_formats_are_the_checkpoints() -> None:
+    job = resolve_serving({"model": "deepseek-r1", "gpu": "h200", "tp": 8, "isl": 1e3, "osl": 1e2}, Context(DB))
+    assert (job.cells["precision"], job.cells["kv_precision"]) == ("fp8", "bf16")
+    assert "quantization_config" in job.reasons["precision"]
+    for model, gpu, tp in (("deepseek-r1", "h200", 8), ("gpt-oss-120b", "h100", 1)):
+        assert at("memory/sequences", model=model, gpu=gpu, tp=tp, precision=None) >= 1
 
 
 def test_shares_are_read_as_people_write_them() -> None:

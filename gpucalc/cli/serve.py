@@ -33,6 +33,7 @@ SHOWN = (
     "pred_tok_s_per_gpu",
     "pred_max_concurrency",
     "pred_kv_tokens",
+    "pred_bottleneck",
     "pred_weights_gib",
     "pred_cost_per_million",
     "pred_fit",
@@ -67,11 +68,15 @@ class _ServingCells:
     precision: str | None = cell("--precision NAME", "Weights: bf16, fp8, int8, int4, nvfp4, mxfp4 …")
     kv_precision: str | None = cell("--kv-precision NAME", "Cache: bf16, fp8, int8.")
     framework: str | None = cell("--engine NAME", "vllm, sglang or trtllm; neutral without it.", complete="engines")
-    layout: str | None = option("--layout LABEL", "Such as tp8-dp2, tp4-dp4-ep16-adp4; all without it.")
+    layout: str | None = option("--layout LABEL", "Such as tp8-dp2, 2x(tp4)+1x(tp8); all without it.")
+    prefill_layout: str | None = option("--prefill-layout LABEL", "Workers that only prefill, such as 2x(tp4).")
+    decode_layout: str | None = option("--decode-layout LABEL", "Workers that decode, such as 1x(tp1-adp8-ep8).")
     prefix_hit: str | None = cell("--prefix-hit SHARE", "Share of the prompt found in the cache.")
     chunk_tokens: str | None = cell("--chunk N", "Most tokens of prompts in one pass.")
     draft_tokens: str | None = cell("--draft N", "Tokens drafted ahead (speculation, MTP).")
     acceptance: str | None = cell("--acceptance SHARE", "Probability that a drafted token is accepted.")
+    accepted_tokens: str | None = cell("--accepted N", "Mean drafted tokens accepted, instead of --acceptance.")
+    memory_share: str | None = cell("--memory-share SHARE", "Share of the memory; the engine's without it.")
     fabric: str | None = option(
         "--fabric LINK", "Network link of the database, such as ib-ndr.", complete="network links"
     )
@@ -122,7 +127,9 @@ def serve(
     gpucalc serve llama-3.1-70b --gpu h100-sxm-80gb --gpus 8 --isl 2048 --osl 256 --ttft 2s --tpot 50ms
     gpucalc serve llama-3.1-70b --gpu h100-sxm-80gb --isl 2048 --osl 256 --rate 20 --tpot 50ms
     """
-    cells = serving_cells(job.text(), job.settings, job.layout)
+    cells = serving_cells(
+        job.text(), job.settings, job.layout, {"prefill": job.prefill_layout, "decode": job.decode_layout}
+    )
 
     from gpucalc.questions.serve import Limits
     from gpucalc.questions.serve import serve as search
@@ -148,12 +155,15 @@ def serve(
     return ExitStatus.OK if result.rows else ExitStatus.INFEASIBLE
 
 
-def serving_cells(text: dict[str, str], settings: Sequence[str], layout: str | None) -> dict[str, Any]:
+def serving_cells(
+    text: dict[str, str], settings: Sequence[str], layout: str | None, sides: Mapping[str, str | None] | None = None
+) -> dict[str, Any]:
     """The typed cells of the question; all mistakes in one sentence."""
     from gpucalc.core.errors import unknown
     from gpucalc.jobs.serving import parse_serving
     from gpucalc.jobs.serving_schema import CLUSTER_CELLS, MODEL_CELLS, RECORDS
-    from gpucalc.questions.serve import serving_label_cells
+    from gpucalc.jobs.serving_sides import SIDES, gpus_of, has_sides, worker
+    from gpucalc.questions.serve_layouts import serving_label_cells, side_label_cells
 
     problems: list[str] = []
     known = ("model", *MODEL_CELLS, *CLUSTER_CELLS, *RECORDS)
@@ -172,14 +182,17 @@ def serving_cells(text: dict[str, str], settings: Sequence[str], layout: str | N
         text["gpu"] = any_card()
     cells, found = parse_serving(text)
     problems += found
-    if layout is not None:
-        for name, size in serving_label_cells(layout).items():
-            if cells.get(name) not in {None, size}:
-                problems.append(f"--layout contradicts {name}={cells[name]}")
-            cells[name] = size
-        given = [cells.get(n) or 1 for n in ("tp", "pp", "dp")]
-        if cells.get("dp") is not None:
-            cells.setdefault("n_gpus", given[0] * given[1] * given[2])
+    typed = serving_label_cells(layout) if layout is not None else {}
+    for side, label in (sides or {}).items():
+        typed |= side_label_cells(label, side) if label is not None else {}
+    for name, size in typed.items():
+        if cells.get(name) not in {None, size}:
+            problems.append(f"--layout contradicts {name}={cells[name]}")
+        cells[name] = size
+    if has_sides(cells):
+        cells.setdefault("n_gpus", sum(gpus_of(worker(cells, side)) for side in SIDES))
+    elif typed and cells.get("dp") is not None:
+        cells.setdefault("n_gpus", (cells.get("tp") or 1) * (cells.get("pp") or 1) * cells["dp"])
     if cells.get("prefill_gpus") == 0:
         del cells["prefill_gpus"]
     if cells.get("concurrency") is not None and cells.get("rate") is not None:
@@ -319,8 +332,11 @@ def _footer(result: ServeResult) -> list[str]:
         "",
         f"{result.feasible:,} layouts keep the limits, of {result.evaluated:,} evaluated and {result.candidates:,} "
         f"enumerated, in {result.seconds:.2f} s",
-        f"weights {job['precision']}, cache {job['kv_precision']}; engine {job['engine']} ({job['engine_title']}); "
+        f"engine {' '.join(filter(None, (job['engine'], job['engine_version'])))} ({job['engine_title']}); "
         f"cache space: {job['memory_share']:g} as {rule}; KV tokens are those of one attention rank",
+        *(f"{name} {job[name]:g}: {job['reasons'][name]}" for name in ("chunk_tokens", "max_seqs", "memory_share")),
+        *(f"{title} {job[name]}: {job['reasons'][name]}" for name, title in FORMAT_TITLES.items()),
+        *_start_lines(result.rows[0]),
         "TTFT: mean from sending a request to its first token, loaded with queueing beside the others, alone without; "
         "TPOT: mean time per further token",
     ]
@@ -330,3 +346,17 @@ def _footer(result: ServeResult) -> list[str]:
     if result.rejected:
         lines.append("rejected: " + ", ".join(f"{name} {count:,}" for name, count in result.rejected.items()))
     return lines + [f"note: {note}" for note in result.notes]
+
+
+FORMAT_TITLES = {"precision": "weights", "kv_precision": "cache"}
+
+
+def _start_lines(row: Mapping[str, Any]) -> list[str]:
+    """What the engine of the best row prints when it starts, and how a GPU's memory is split."""
+    parts = (("weights", "weights"), ("activations", "activations"), ("outside", "outside"), ("kv_space", "cache"))
+    split = ", ".join(f"{title} {row[f'pred_{name}_gib']:.2f}" for name, title in parts)
+    length = row["isl"] + row["osl"]
+    return [
+        f"{row['layout']} at start: GPU KV cache size {row['pred_kv_tokens']:,.0f} tokens; maximum concurrency for "
+        f"{length:,.0f} tokens per request {row['pred_max_concurrency_per_rank']:.2f}x; GiB a GPU: {split}",
+    ]

@@ -361,6 +361,7 @@ KINDS: dict[str, tuple[str, ...]] = {
         "pred_tpot_ms",
         "pred_output_tok_s_total",
         "pred_kv_tokens",
+        "pred_bottleneck",
         "pred_fit",
         "pred_error",
     ),

@@ -13,7 +13,7 @@ Terms that depend on few columns are evaluated on the distinct combinations of t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -348,6 +348,29 @@ class Ledger:
             return Argument(value.value, "constant", value.name, unit)
         kind = "computed" if hasattr(value, "dtype") else "constant"
         return Argument(value, kind, name, unit)
+
+    def adopt(self, prefix: str, other: Ledger) -> None:
+        """Store all terms of another ledger below `prefix`, with what they refer to; its rows are those of this one.
+
+        >>> part, whole = Ledger(Columns({"layers": 4.0})), Ledger(Columns({}))
+        >>> _ = part.keep("layer/time", 3.0), part.product("time", "layer/time", "layers")
+        >>> whole.adopt("prefill", part)
+        >>> float(whole["prefill/time"]), whole.entries["prefill/time"].names
+        (12.0, ('prefill/layer/time', 'layers'))
+        """
+
+        def renamed(part: str | Constant) -> Any:
+            return f"{prefix}/{part}" if isinstance(part, str) and part in other.entries else part
+
+        for path, entry in other.entries.items():
+            cases = {key: renamed(part) for key, part in entry.cases.items()}
+            parts = tuple(renamed(part) for part in entry.parts)
+            copy = Entry(other[path], self, entry.verb, entry.info, parts, cases, renamed(entry.otherwise))
+            copy.arguments = {
+                renamed(name): replace(value, name=renamed(value.name)) if value.kind == "term" else value
+                for name, value in entry.arguments.items()
+            }
+            self._store(f"{prefix}/{path}", copy)
 
     def keep(self, path: str, value: Any) -> Array:
         """Store a value that is chosen, not computed: a flag, a selector or a coefficient of the row's schedule."""

@@ -15,7 +15,7 @@ from gpucalc.core.columns import INPUT, cell_text, parse_cell
 from gpucalc.core.errors import DataError, UsageError, suggestion, unknown
 from gpucalc.core.vocabulary import SCHEDULES
 from gpucalc.database.files import file_label, parse_file, read_text, read_toml
-from gpucalc.database.shapes import Each, Either, Flag, Number, Shape, Table, Text, Texts, problems
+from gpucalc.database.shapes import Each, Either, Flag, Number, Rows, Shape, Table, Text, Texts, problems
 
 if TYPE_CHECKING:
     from gpucalc.database.reader import Database
@@ -23,6 +23,17 @@ if TYPE_CHECKING:
 ORIGINS = ("measured", "published", "fitted", "counted", "assumed")
 MEMORY_RULES = ("total", "free", "static")
 CONSTANT = Table({"value": Number(), "unit": Text(empty=True), "origin": Text(ORIGINS), "why": Text()})
+# What an engine takes on a card where nothing is stated; the first row that the card meets holds.
+BUDGET = Table(
+    {"why": Text(), "chunk_tokens": Number(1, whole=True)},
+    {
+        "from_gib": Number(),
+        "other_than": Text(),
+        "max_seqs": Number(1, whole=True),
+        "graph_batch": Number(1, whole=True),
+        "graph_batch_wide": Number(1, whole=True),
+    },
+)
 _MONTH = Text(accepts=lambda text: "" if re.fullmatch(r"\d{4}-(0[1-9]|1[0-2])", text) else "expected YYYY-MM")
 _TITLED: dict[str, Shape] = {"title": Text()}
 _NAMED: dict[str, Shape] = {"extends": Text(), "frameworks": Texts()}
@@ -103,7 +114,18 @@ KINDS: dict[str, Kind] = {
     ),
     "engines": Kind(
         "engine",
-        Table(_TITLED, {**_NAMED, "dated": _MONTH, "memory_rule": Text(MEMORY_RULES), "constants": Each(CONSTANT)}),
+        Table(
+            _TITLED,
+            {
+                **_NAMED,
+                "dated": _MONTH,
+                "version": Text(),
+                "memory_rule": Text(MEMORY_RULES),
+                "constants": Each(CONSTANT),
+                "budgets": Rows(BUDGET),
+                "versions": Each(Each(CONSTANT)),
+            },
+        ),
         base="neutral",
         inherited=("constants", "memory_rule"),
         required=("memory_rule",),
@@ -228,7 +250,8 @@ def _constants(db: Database, folder: str, document: Document) -> Iterator[str]:
     families = {one.lookup.casefold() for one in db.architectures()}
     stems = {name.rpartition("_")[0] for name in units if name.rpartition("_")[2] in families}
     stated = document.table("constants")
-    for name, constant in stated.items():
+    versions = [pair for table in document.table("versions").values() for pair in table.items()]
+    for name, constant in [*stated.items(), *versions]:
         stem, _, family = name.rpartition("_")
         unit = units.get(name)
         if unit is None and not (stem in stems and family in families):

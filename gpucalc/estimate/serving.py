@@ -7,14 +7,17 @@ from typing import Any
 import numpy as np
 
 from gpucalc.core.formula import Constant
-from gpucalc.core.ledger import Columns, Ledger
+from gpucalc.core.ledger import Columns, Ledger, any_row
 from gpucalc.core.units import Unit
 from gpucalc.estimate.serving_memory import add_cache, add_weights
 from gpucalc.estimate.serving_pass import ONE, Layer, Pass, add_layer, add_pass
+from gpucalc.estimate.serving_prefill import prefill_side
 from gpucalc.formulas import kv_cache, serving, serving_memory
 from gpucalc.formulas import serving_load as load
 
 BISECTIONS = 18
+SHARES = 6  # rounds in which the share of requests that decode is found where others prefill
+PREFILL_SIDE, UNLOADED, LOADED = "prefill-side", "time/prefill-unloaded", "time/prefill"
 NOTHING = Constant("NOTHING", 0.0, "what a request alone in the system waits", "definition", unit=Unit("s", second=1))
 RESERVES = 1  # memory rule of an engine that admits a request only when its full length fits
 
@@ -23,7 +26,24 @@ def estimate_serving(columns: Columns, *, trace: bool = False) -> Ledger:
     """All terms of serving on rows of columns; open-loop rows are solved for the requests in the system."""
     if np.any(columns["open_loop"] > 0):
         columns = _balanced(columns)
+    elif np.any(columns["prefill_workers"] > 0):
+        columns = _split(columns)
     return _estimate(columns, trace)
+
+
+def _split(columns: Columns) -> Columns:
+    """The columns with the share of the requests that decode, the others being with workers that prefill.
+
+    A request is with each side for a share of its time: fewer that decode make decoding faster, so a few rounds do.
+    """
+    values = dict(columns)
+    share = np.where(values["prefill_workers"] > 0, 0.9, 1.0)
+    for _ in range(SHARES):
+        found = _estimate(Columns({**values, "decoding_share": share}), False)
+        decoding = found["time/tpot"] * (values["osl"] - 1)
+        whole = found["time/ttft"] + decoding
+        share = np.where(values["prefill_workers"] > 0, np.maximum(decoding / whole, 1e-6), 1.0)
+    return Columns({**values, "decoding_share": _plain(share)})
 
 
 def estimate_at_concurrency(columns: Columns) -> Ledger:
@@ -58,19 +78,21 @@ def _plain(value: Any) -> Any:
 
 
 def _estimate(columns: Columns, trace: bool) -> Ledger:
-    ledger = Ledger(Columns({"saturation_rate": 0.0, **columns}), trace=trace)
+    ledger = Ledger(Columns({"saturation_rate": 0.0, "decoding_share": 1.0, **columns}), trace=trace)
     ledger.define("context", load.mean_context)
     ledger.define("cached_prefix", load.cached_tokens_of_prompt)
     ledger.define("prompt_tokens", load.computed_prompt)
     ledger.define("verified", load.verified_tokens)
-    ledger.define("prefill_workers", load.prefill_workers)
     ledger.define("decode_ranks", load.decode_ranks)
     parts = add_layer(ledger)
     add_weights(ledger)
     add_cache(ledger)
     _batch(ledger)
     _passes(ledger, parts)
-    _answers(ledger)
+    apart = any_row(columns["prefill_workers"] > 0)
+    if apart:
+        ledger.adopt(PREFILL_SIDE, prefill_side(columns, trace=trace))
+    _answers(ledger, apart)
     return ledger
 
 
@@ -118,7 +140,7 @@ def _passes(ledger: Ledger, parts: Layer) -> None:
         add_pass(ledger, one, parts)
 
 
-def _answers(ledger: Ledger) -> None:
+def _answers(ledger: Ledger, apart: bool) -> None:
     ledger.add("time/overhead", serving.step_overhead, sequences="decoding")
     for name in ("decode", "single", "prefill", "mixed"):
         ledger.total(f"{name}/step", f"{name}/time", "time/overhead")
@@ -137,14 +159,15 @@ def _answers(ledger: Ledger) -> None:
         interference="prefill/felt",
         stages="pp",
     )
-    _prefill(ledger)
+    _prefill(ledger, apart)
     ledger.add("time/residence", serving.request_time, prefill="time/prefill", tpot="time/tpot")
-    _queue(ledger)
-    loaded = {"queue": "time/queue", "admission": "time/admission-closed", "prefill": "time/prefill"}
-    ledger.add("time/ttft", serving.time_to_first_token, step="time/step", transfer="time/transfer", **loaded)
-    alone = {"step": NOTHING, "queue": NOTHING, "admission": NOTHING, "prefill": "time/prefill-unloaded"}
-    ledger.add("time/ttft-unloaded", serving.time_to_first_token, transfer="time/transfer", **alone)
-    _rates(ledger)
+    _queue(ledger, apart)
+    sent: str | Constant = "time/transfer" if apart else NOTHING
+    loaded = {"queue": "time/queue", "admission": "time/admission-closed", "prefill": LOADED, "transfer": sent}
+    ledger.add("time/ttft", serving.time_to_first_token, step="time/step", **loaded)
+    alone = {"step": NOTHING, "queue": NOTHING, "admission": NOTHING, "prefill": UNLOADED, "transfer": sent}
+    ledger.add("time/ttft-unloaded", serving.time_to_first_token, **alone)
+    _rates(ledger, apart)
 
 
 def _interference(ledger: Ledger) -> None:
@@ -167,38 +190,65 @@ def _interference(ledger: Ledger) -> None:
     ledger.add("prefill/felt", load.felt_interference, interference="prefill/interference")
 
 
-def _prefill(ledger: Ledger) -> None:
+def _prefill(ledger: Ledger, apart: bool) -> None:
     """Store the time of a prompt alone and under load, and what sending its cache to a decode worker adds."""
-    ledger.product("time/prefill-unloaded", "single/step", "prefill/chunks")
+    alone, loaded = ("time/prefill-together-unloaded", "time/prefill-together") if apart else (UNLOADED, LOADED)
+    ledger.product(alone, "single/step", "prefill/chunks")
     ledger.add("prefill/pass", load.loaded_prefill_pass, mixed="mixed/step", alone="prefill/step")
-    ledger.product("time/prefill", "prefill/pass", "prefill/chunks")
-    ledger.product("transfer/bandwidth", "network_bandwidth", "transfer_efficiency")
+    ledger.product(loaded, "prefill/pass", "prefill/chunks")
+    if not apart:
+        return
+    ledger.add(UNLOADED, load.of_apart, apart=f"{PREFILL_SIDE}/time/prompt", together=alone)
+    ledger.add(LOADED, load.of_apart, apart=f"{PREFILL_SIDE}/time/prompt", together=loaded)
+    ledger.add("transfer/bandwidth", load.cache_sending_rate)
     ledger.add("transfer/cache", serving_memory.prompt_cache, sequence_bytes="memory/kv/longest")
     ledger.add(
         "transfer/exposed",
         kv_cache.cache_transfer_exposed,
         cache="transfer/cache",
         transfer_bandwidth="transfer/bandwidth",
-        prefill="time/prefill-unloaded",
+        prefill=UNLOADED,
     )
     ledger.add("time/transfer", load.transfer_of_apart, exposed="transfer/exposed")
 
 
-def _queue(ledger: Ledger) -> None:
+def _queue(ledger: Ledger, apart: bool) -> None:
     """Store the waits for a place in the batch and behind the prefills of others."""
     ledger.add("time/admission", serving.admission_wait, concurrency="symbol/wanted", residence="time/residence")
     ledger.add("time/admission-closed", load.closed_loop_wait, wait="time/admission")
     service = "prefill/interference"
-    ledger.add("time/queue/closed", serving.prefill_queue, batch="replica_batch", interference=service)
+    closed = "time/queue/together" if apart else "time/queue/closed"
+    ledger.add(closed, serving.prefill_queue, batch="replica_batch", interference=service)
+    if apart:
+        side = PREFILL_SIDE
+        ledger.add("time/queue/others", load.other_times, prefill=UNLOADED, transfer="time/transfer", tpot="time/tpot")
+        ledger.add("metric/held-rate-apart", load.held_rate, others="time/queue/others")
+        ledger.add("prefill/load", load.prefill_load, rate="metric/held-rate-apart", fed=f"{side}/metric/rate")
+        ledger.add(
+            "time/queue/feeding",
+            load.feeding_wait,
+            fed=f"{side}/metric/rate",
+            others="time/queue/others",
+            prefill=f"{side}/time/pass",
+            load_of_prefill="prefill/load",
+        )
+        ledger.add("time/queue/closed", load.of_apart, apart="time/queue/feeding", together=closed)
+        ledger.add(
+            "metric/prefill-limits", load.prefill_limits, fed=f"{side}/metric/rate", held="metric/held-rate-apart"
+        )
     ledger.add("time/queue/arrivals", load.arrivals_at_one)
     ledger.add("time/queue/open", serving.deterministic_queue, rate="time/queue/arrivals", service=service)
     ledger.choose("time/queue", "open_loop", {0: "time/queue/closed", 1: "time/queue/open"})
 
 
-def _rates(ledger: Ledger) -> None:
+def _rates(ledger: Ledger, apart: bool) -> None:
     ledger.add("metric/held-rate", serving.service_rate, ranks="decode_ranks", residence="time/residence")
-    ledger.add("metric/prefill-rate", load.prefill_rate, prefill="time/prefill-unloaded")
-    ledger.add("metric/service-rate", load.slower_side, held="metric/held-rate", fed="metric/prefill-rate")
+    fed = "metric/held-rate"
+    if apart:
+        fed = f"{PREFILL_SIDE}/metric/rate"
+        ledger.add("metric/service-rate", load.slower_side, held="metric/held-rate", fed=fed)
+    else:
+        ledger.total("metric/service-rate", "metric/held-rate")
     ledger.add("metric/requests", load.some_requests)
     ledger.add(
         "metric/loop-rate",
@@ -207,7 +257,7 @@ def _rates(ledger: Ledger) -> None:
         ttft="time/ttft",
         tpot="time/tpot",
     )
-    ledger.add("metric/output-rate", load.output_rate, loop="metric/loop-rate", fed="metric/prefill-rate")
+    ledger.add("metric/output-rate", load.output_rate, loop="metric/loop-rate", fed=fed)
     ledger.add("metric/request-rate", load.request_rate, output_rate="metric/output-rate")
     ledger.add("metric/output-rate-per-gpu", load.rate_per_gpu, output_rate="metric/output-rate")
     ledger.add("metric/output-rate-per-user", load.rate_per_user, tpot="time/tpot")

@@ -50,41 +50,42 @@ def sequence_cache_bytes(
     window_tokens: Count,
     full_layers: Count,
     window_layers: Count,
-    layer_token_bytes: Bytes,
+    full_token_bytes: Bytes,
+    window_token_bytes: Bytes,
     state_bytes: Bytes,
     stages: Count,
 ) -> Bytes:
     """Cache of one sequence on one GPU: full layers, layers with a window, and constant states; 1/stages of it.
 
-    >>> sequence_cache_bytes(1008, 128, 12, 12, 1024.0, 0.0, 1)  # (1008 + 128) * 12 * 1 KiB
+    >>> sequence_cache_bytes(1008, 128, 12, 12, 1024.0, 1024.0, 0.0, 1)  # (1008 + 128) * 12 * 1 KiB
     13959168.0
     """
-    tokens = full_tokens * full_layers + window_tokens * window_layers
-    return (tokens * layer_token_bytes + state_bytes) / stages
+    full = full_tokens * full_layers * full_token_bytes
+    return (full + window_tokens * window_layers * window_token_bytes + state_bytes) / stages
 
 
 @formula(symbol="M_KV", cite="vllm", valid="share of all memory: vLLM")
 def cache_space_of_total(
-    usable_bytes: Bytes, memory_share: Ratio, weights: Bytes, activations: Bytes, runtime_reserve: Bytes
+    usable_bytes: Bytes, memory_share: Ratio, weights: Bytes, activations: Bytes, outside: Bytes
 ) -> Bytes:
     """Space for the cache where the engine may use a share of the whole memory: u·M minus what else is held.
 
     >>> float(cache_space_of_total(80.0, 0.9, 16.0, 2.0, 1.0))
     53.0
     """
-    return np.maximum(memory_share * usable_bytes - weights - activations - runtime_reserve, 0.0)
+    return np.maximum(memory_share * usable_bytes - weights - activations - outside, 0.0)
 
 
 @formula(symbol="M_KV", cite="trtllm", valid="share of the free memory: TensorRT-LLM")
 def cache_space_of_free(
-    usable_bytes: Bytes, memory_share: Ratio, weights: Bytes, activations: Bytes, runtime_reserve: Bytes
+    usable_bytes: Bytes, memory_share: Ratio, weights: Bytes, activations: Bytes, outside: Bytes
 ) -> Bytes:
     """Space for the cache where the engine takes a share of what is free once all else is loaded: u·(M - rest).
 
     >>> float(cache_space_of_free(80.0, 0.9, 16.0, 2.0, 2.0))
     54.0
     """
-    return np.maximum(memory_share * (usable_bytes - weights - activations - runtime_reserve), 0.0)
+    return np.maximum(memory_share * (usable_bytes - weights - activations - outside), 0.0)
 
 
 @formula(symbol="M_KV", cite="sglang", valid="share of all memory for weights and cache alone: SGLang")
@@ -98,27 +99,23 @@ def cache_space_static(usable_bytes: Bytes, memory_share: Ratio, weights: Bytes)
 
 
 @formula(symbol="u", cite="vllm", valid="share of all memory: vLLM")
-def share_of_total(
-    usable_bytes: Bytes, space: Bytes, weights: Bytes, activations: Bytes, runtime_reserve: Bytes
-) -> Ratio:
+def share_of_total(usable_bytes: Bytes, space: Bytes, weights: Bytes, activations: Bytes, outside: Bytes) -> Ratio:
     """The share at which `cache_space_of_total` is `space`.
 
     >>> share_of_total(80.0, 53.0, 16.0, 2.0, 1.0)
     0.9
     """
-    return (space + weights + activations + runtime_reserve) / usable_bytes
+    return (space + weights + activations + outside) / usable_bytes
 
 
 @formula(symbol="u", cite="trtllm", valid="share of the free memory: TensorRT-LLM")
-def share_of_free(
-    usable_bytes: Bytes, space: Bytes, weights: Bytes, activations: Bytes, runtime_reserve: Bytes
-) -> Ratio:
+def share_of_free(usable_bytes: Bytes, space: Bytes, weights: Bytes, activations: Bytes, outside: Bytes) -> Ratio:
     """The share at which `cache_space_of_free` is `space`.
 
     >>> share_of_free(80.0, 54.0, 16.0, 2.0, 2.0)
     0.9
     """
-    return space / (usable_bytes - weights - activations - runtime_reserve)
+    return space / (usable_bytes - weights - activations - outside)
 
 
 @formula(symbol="u", cite="sglang", valid="share of all memory for weights and cache alone: SGLang")
@@ -133,14 +130,14 @@ def share_static(usable_bytes: Bytes, space: Bytes, weights: Bytes) -> Ratio:
 
 @formula(symbol="u_min", cite="gpucalc-counting", valid="one sequence of full length")
 def least_memory_share(
-    usable_bytes: Bytes, weights: Bytes, activations: Bytes, runtime_reserve: Bytes, sequence_bytes: Bytes
+    usable_bytes: Bytes, weights: Bytes, activations: Bytes, outside: Bytes, sequence_bytes: Bytes
 ) -> Ratio:
     """Share of the memory that weights, working set, reserve and one sequence take; above 1 nothing helps.
 
     >>> least_memory_share(80.0, 70.0, 2.0, 2.0, 2.0)
     0.95
     """
-    return (weights + activations + runtime_reserve + sequence_bytes) / usable_bytes
+    return (weights + activations + outside + sequence_bytes) / usable_bytes
 
 
 @formula(symbol="N_KV", cite="kwon2023", valid="bytes per token > 0")
@@ -161,26 +158,6 @@ def sequences_that_fit(space: Bytes, sequence_bytes: Bytes) -> Count:
     5.0
     """
     return np.floor(space / sequence_bytes)
-
-
-@formula(symbol="A", cite="gpucalc-counting", valid="tokens >= 1; the largest layer's tensors, not their sum")
-def activation_peak(
-    tokens: Count,
-    hidden: Count,
-    qkv: Count,
-    feed_forward: Count,
-    logits: Count,
-    activation_bytes: Bytes = 2.0,
-    logit_bytes: Bytes = 4.0,
-    residual_copies: Count = 4.0,
-) -> Bytes:
-    """Largest working set of a forward pass: the residual stream, the widest projection, and sampled logits.
-
-    >>> float(activation_peak(8192, 4096, 6144, 28672, 256 * 128256.0)) / 2**20
-    829.25
-    """
-    layer = tokens * (residual_copies * hidden + np.maximum(qkv, feed_forward)) * activation_bytes
-    return layer + logits * logit_bytes
 
 
 @formula(symbol="t_KV", cite="patel2023", valid="disaggregated prefill and decode; layers >= 1")

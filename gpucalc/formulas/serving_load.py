@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpucalc.core.formula import formula
-from gpucalc.core.units import Count, Flag, PerSecond, Ranks, Ratio, Seconds, Tokens
+from gpucalc.core.units import BytesPerSecond, Count, Flag, PerSecond, Ranks, Ratio, Seconds, Tokens
 
 # --- lengths ---------------------------------------------------------------------------------------
 
@@ -57,24 +57,14 @@ def chunk_size(prompt_tokens: Tokens, chunks: Count) -> Tokens:
 # --- batches ---------------------------------------------------------------------------------------
 
 
-@formula(symbol="n_pre", cite="patel2023", valid="tp, pp >= 1")
-def prefill_workers(prefill_gpus: Count, tp: Ranks, pp: Ranks) -> Count:
-    """Replicas that only prefill; 0 where all GPUs do both.
-
-    >>> prefill_workers(16, 4, 2)
-    2.0
-    """
-    return prefill_gpus / (tp * pp)
-
-
-@formula(symbol="n_dec", cite="patel2023", valid="")
-def decode_ranks(dp: Ranks, prefill_workers: Count) -> Count:
+@formula(symbol="n_dec", cite="patel2023", valid="dp of the GPUs that decode")
+def decode_ranks(dp: Ranks) -> Count:
     """Attention ranks that decode, at least one.
 
-    >>> float(decode_ranks(8, 2)), float(decode_ranks(1, 0))
-    (6.0, 1.0)
+    >>> float(decode_ranks(8))
+    8.0
     """
-    return np.maximum(dp - prefill_workers, 1.0)
+    return np.maximum(dp, 1.0)
 
 
 @formula(symbol="C", cite="gpucalc-counting", valid="fills: the question asks for as many requests as the cache holds")
@@ -88,13 +78,13 @@ def requests_in_system(fills: Flag, batch_limit: Count, decode_ranks: Count, con
 
 
 @formula(symbol="C/n", cite="gpucalc-counting", valid="decode_ranks >= 1")
-def requests_per_rank(concurrency: Count, decode_ranks: Count) -> Count:
-    """Requests in the system for each rank that decodes.
+def requests_per_rank(concurrency: Count, decode_ranks: Count, decoding_share: Ratio) -> Count:
+    """Requests for each rank that decodes: all in the system but those that prefill on other GPUs.
 
-    >>> requests_per_rank(64, 4)
+    >>> requests_per_rank(64, 4, 1.0)
     16.0
     """
-    return concurrency / decode_ranks
+    return concurrency * decoding_share / decode_ranks
 
 
 @formula(symbol="B", cite="gpucalc-counting", valid="a closed loop keeps at least one request in each rank")
@@ -208,13 +198,116 @@ def closed_loop_wait(wait: Seconds, open_loop: Flag) -> Seconds:
 
 
 @formula(symbol="μ_pre", cite="patel2023", valid="prefill > 0")
-def prefill_rate(prefill_workers: Count, prefill: Seconds, least: Count = 1e-9) -> PerSecond:
-    """Requests per second that the workers prefill.
+def prefill_rate(
+    prefill_workers: Count, prompts: Count, passes: Count, prefill_pass: Seconds, least: Count = 1e-9
+) -> PerSecond:
+    """Requests per second that workers prefill when prompts wait: those of one pass over the time of their passes.
 
-    >>> float(prefill_rate(2, 0.5))
-    4.0
+    >>> float(prefill_rate(2, 8, 1, 0.5))
+    32.0
     """
-    return np.maximum(prefill_workers, least) / prefill
+    return np.maximum(prefill_workers, least) * prompts / (passes * prefill_pass)
+
+
+@formula(symbol="n_p,max", cite="gpucalc-counting", valid="chunk_tokens, prompt_tokens >= 1")
+def prompts_of_full_pass(prompt_tokens: Tokens, chunk_tokens: Tokens, attention_dp: Ranks) -> Count:
+    """Prompts that one pass of a worker computes when enough of them wait: a budget for each attention rank.
+
+    >>> float(prompts_of_full_pass(1000, 8192, 4)), float(prompts_of_full_pass(9000, 8192, 4))
+    (32.0, 4.0)
+    """
+    return attention_dp * np.maximum(np.floor(chunk_tokens / prompt_tokens), 1.0)
+
+
+@formula(symbol="n/a", cite="gpucalc-counting", valid="attention_dp >= 1")
+def prompts_on_rank(prompts: Count, attention_dp: Ranks) -> Count:
+    """Prompts of one attention rank in a full pass.
+
+    >>> prompts_on_rank(32.0, 4)
+    8.0
+    """
+    return prompts / attention_dp
+
+
+@formula(symbol="R_KV", cite="patel2023", valid="workers of one scale-up domain send over its links")
+def cache_sending_rate(
+    network_bandwidth: BytesPerSecond,
+    link_bandwidth: BytesPerSecond,
+    n_gpus: Count,
+    domain: Count,
+    transfer_efficiency: Ratio,
+) -> BytesPerSecond:
+    """Rate at which one GPU sends its part of a prompt's cache to a worker that decodes.
+
+    >>> [float(cache_sending_rate(50e9, 450e9, 16, domain, 0.8)) / 1e9 for domain in (8, 72)]
+    [40.0, 360.0]
+    """
+    return transfer_efficiency * np.where(np.less_equal(n_gpus, domain), link_bandwidth, network_bandwidth)
+
+
+@formula(symbol="ρ_pre", cite="little1961", valid="fed > 0")
+def prefill_load(rate: PerSecond, fed: PerSecond) -> Ratio:
+    """Share of their time for which the workers that prefill are busy, at most 1.
+
+    >>> float(prefill_load(3.0, 4.0)), float(prefill_load(5.0, 4.0))
+    (0.75, 1.0)
+    """
+    return np.minimum(rate / fed, 1.0)
+
+
+@formula(symbol="t_wait,pre", cite="little1961", valid="closed loop; workers apart")
+def feeding_wait(
+    concurrency: Count, fed: PerSecond, others: Seconds, prefill: Seconds, load_of_prefill: Ratio, cap: Ratio = 0.95
+) -> Seconds:
+    """Wait for a worker that prefills: random arrivals at its load, or all requests that decoding leaves over.
+
+    Where prefilling limits the rate, Little's law gives the wait: concurrency over that rate, less all other times.
+
+    >>> round(float(feeding_wait(100, 5.0, 8.0, 0.2, 1.0)), 6), round(float(feeding_wait(10, 5.0, 8.0, 0.2, 0.25)), 6)
+    (12.0, 0.033333)
+    """
+    busy = np.minimum(load_of_prefill, cap)
+    return np.maximum(busy * prefill / (2 * (1 - busy)), concurrency / fed - others)
+
+
+@formula(symbol="t_others", cite="little1961", valid="osl >= 1")
+def other_times(request_overhead: Seconds, prefill: Seconds, transfer: Seconds, tpot: Seconds, osl: Tokens) -> Seconds:
+    """Time of a request in the system beside the wait for a worker that prefills.
+
+    >>> round(other_times(0.03, 0.2, 0.01, 0.02, 101), 9)
+    2.24
+    """
+    return request_overhead + prefill + transfer + tpot * (osl - 1)
+
+
+@formula(symbol="X_held", cite="little1961", valid="others > 0")
+def held_rate(concurrency: Count, others: Seconds) -> PerSecond:
+    """Requests per second of a closed loop in which none waits.
+
+    >>> held_rate(20, 4.0)
+    5.0
+    """
+    return concurrency / others
+
+
+@formula(symbol="[prefill]", cite="patel2023", valid="workers apart")
+def prefill_limits(fed: PerSecond, held: PerSecond) -> Flag:
+    """Whether the workers that prefill finish fewer requests than those that decode could hold.
+
+    >>> float(prefill_limits(3.0, 4.0)), float(prefill_limits(5.0, 4.0))
+    (1.0, 0.0)
+    """
+    return 1.0 * np.less(fed, held)
+
+
+@formula(symbol="t(apart)", cite="patel2023", valid="")
+def of_apart(apart: Seconds, together: Seconds, prefill_workers: Count) -> Seconds:
+    """A time on workers that only prefill where there are some, else on the GPUs that do both.
+
+    >>> float(of_apart(1.0, 2.0, 4)), float(of_apart(1.0, 2.0, 0))
+    (1.0, 2.0)
+    """
+    return np.where(np.greater(prefill_workers, 0), apart, together)
 
 
 @formula(symbol="μ", cite="patel2023", valid="")

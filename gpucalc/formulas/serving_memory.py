@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpucalc.core.formula import formula
-from gpucalc.core.units import Bytes, Count, Elements, Ranks, Ratio
+from gpucalc.core.units import Bytes, Count, Elements, Flag, Ranks, Ratio, Tokens
 
 
 @formula(symbol="N_mix", cite="gpucalc-counting", valid="")
@@ -96,39 +96,38 @@ def layer_token_cache(
     return np.where(np.greater(latent_layers, 0), latent + indexed, grouped)
 
 
-@formula(symbol="κ_KV", cite="gpucalc-counting", valid="kv_bytes_16 0: the model's own count is not known")
-def cache_correction(
+@formula(symbol="k_full", cite="gpucalc-counting", valid="16-bit counts of the model")
+def full_kind_bytes(kv_bytes_16: Bytes, kv_bytes_16_windowed: Bytes) -> Bytes:
+    """Bytes that one token leaves in all layers without a window, in 16 bit.
+
+    >>> full_kind_bytes(100.0, 40.0)
+    60.0
+    """
+    return kv_bytes_16 - kv_bytes_16_windowed
+
+
+@formula(symbol="κ_KV", cite="gpucalc-counting", valid="kind_bytes_16 0: the model's own count is not known")
+def kind_token_cache(
+    layer_token: Bytes,
+    kind_bytes_16: Bytes,
+    kind_layers: Count,
     latent_layers: Count,
-    grouped: Bytes,
     kv_heads: Count,
     tp: Ranks,
-    attention_layers: Count,
-    kv_bytes_16: Bytes,
     kv_bytes: Bytes,
     counted_width: Bytes = 2.0,
-    least: Bytes = 1.0,
-) -> Ratio:
-    """What the counted cache of a token is over that of a mean layer times the layers with one.
+) -> Bytes:
+    """Bytes that one token leaves in one layer of a kind on one rank, where the model counts each kind for itself.
 
-    Where full and windowed layers differ in shape, the mean layer is not the mean of the layers.
+    Full and windowed layers may differ in heads and head size; a count that is not known leaves the mean layer.
 
-    >>> float(cache_correction(0, 4096.0, 8, 1, 10, 45056.0, 2.0))
-    1.1
+    >>> float(kind_token_cache(4096.0, 45056.0, 10, 0, 8, 1, 2.0))  # a tenth more than the mean layer
+    4505.6
     """
-    counted = kv_bytes_16 * kv_bytes / counted_width
-    uniform = grouped * kv_heads / np.ceil(kv_heads / tp)
-    known = np.greater(counted, 0) & np.equal(latent_layers, 0)
-    return np.where(known, counted / np.maximum(uniform * attention_layers, least), 1.0)
-
-
-@formula(symbol="w", cite="kwon2023", valid="window_layers 0: no layer has a window")
-def cache_window(window_layers: Count, window: Count, context: Count) -> Count:
-    """Tokens within the window of a layer that has one; all of them where none has.
-
-    >>> float(cache_window(12, 128, 1000)), float(cache_window(0, 0, 1000))
-    (128.0, 1000.0)
-    """
-    return np.where(np.greater(window_layers, 0), np.maximum(window, 1.0), context)
+    shared = np.ceil(kv_heads / tp) / kv_heads
+    counted = kind_bytes_16 * kv_bytes / counted_width * shared / np.maximum(kind_layers, 1.0)
+    known = np.greater(kind_bytes_16, 0) & np.equal(latent_layers, 0)
+    return np.where(known, counted, layer_token)
 
 
 @formula(symbol="s/t", cite="gpucalc-counting", valid="tp >= 1")
@@ -141,14 +140,169 @@ def rank_state_bytes(state_bytes_per_sequence: Bytes, tp: Ranks) -> Bytes:
     return state_bytes_per_sequence / tp
 
 
-@formula(symbol="n_logits", cite="gpucalc-counting", valid="tp >= 1")
-def rank_logits(sampled_rows: Count, vocab: Elements, tp: Ranks) -> Elements:
-    """Logits that one rank computes in a pass.
+@formula(symbol="T", cite="vllm", valid="NVIDIA GPUs")
+def visible_memory(usable_bytes: Bytes, driver_reserve: Bytes) -> Bytes:
+    """Memory that an engine sees (`cudaMemGetInfo`): what the driver reports less what it keeps itself.
 
-    >>> rank_logits(256, 128000, 8)
-    4096000.0
+    >>> round(visible_memory(81559 * 2**20, 0.46 * 2**30) / 2**30, 2)  # H100 SXM
+    79.19
     """
-    return sampled_rows * vocab / tp
+    return usable_bytes - driver_reserve
+
+
+@formula(symbol="A_s", cite="vllm", valid="chunk_tokens, max_seqs >= 1; logits are gathered, so not divided by tp")
+def sampler_peak(chunk_tokens: Tokens, max_seqs: Count, vocab: Elements, sampler_bytes: Bytes) -> Bytes:
+    """Peak of the sampler in the profiling pass: one row of logits for each of the sequences that share its tokens.
+
+    >>> round(float(sampler_peak(8192, 1024, 128256, 15.4)) / 2**30, 2)  # Llama-3 in vLLM 0.19, which prints 1.89
+    1.88
+    """
+    return sampler_bytes * np.minimum(max_seqs, chunk_tokens) * vocab
+
+
+@formula(symbol="A_l", cite="vllm", valid="dense and shared feed-forward blocks")
+def layer_peak(
+    chunk_tokens: Tokens,
+    hidden: Elements,
+    ffn_hidden: Elements,
+    dense_layers: Count,
+    shared_expert_ffn_hidden: Elements,
+    gated: Flag,
+    tp: Ranks,
+    half_bytes: Bytes = 2.0,
+    copies: Count = 3.0,
+) -> Bytes:
+    """Peak of one layer in the profiling pass: the residual stream thrice, the joined projection and its product.
+
+    >>> round(float(layer_peak(20000, 4096, 14336, 32, 0, 1, 1)) / 2**30, 2)  # Llama-3-8B: vLLM prints 2.07
+    2.06
+    """
+    width = np.where(np.greater(dense_layers, 0), ffn_hidden, shared_expert_ffn_hidden)
+    return half_bytes * chunk_tokens * (copies * hidden + (2 + gated) * width / tp)
+
+
+@formula(symbol="A_e", cite="vllm", valid="ep, expert_tp >= 1; experts_per_token 0: no experts")
+def expert_workspace(
+    chunk_tokens: Tokens,
+    attention_dp: Ranks,
+    experts_per_token: Count,
+    expert_ffn_hidden: Elements,
+    hidden: Elements,
+    expert_tp: Ranks,
+    ep: Ranks,
+    gated: Flag,
+    moe_layers: Count,
+    half_bytes: Bytes = 2.0,
+) -> Bytes:
+    """The two workspaces of fused experts, which stay: inputs and results of the routed copies, and their product.
+
+    >>> round(float(expert_workspace(8192, 1, 8, 1536, 4096, 4, 1, 1, 94)) / 2**30, 3)  # Qwen3-235B at tp 4
+    0.547
+    """
+    width = expert_ffn_hidden / expert_tp
+    copies = chunk_tokens * attention_dp * experts_per_token / ep
+    space = half_bytes * copies * (np.maximum((1 + gated) * width, hidden) + width)
+    return np.where(np.greater(moe_layers, 0), space, 0.0)
+
+
+@formula(symbol="A", cite="vllm", valid="")
+def profiled_peak(sampler: Bytes, layer: Bytes, experts: Bytes) -> Bytes:
+    """Peak of the profiling pass: sampler and layers follow each other, the workspaces of experts stay.
+
+    >>> float(profiled_peak(2.0, 1.0, 0.5))
+    2.5
+    """
+    return np.maximum(sampler, layer) + experts
+
+
+@formula(symbol="N", cite="vllm", valid="tp, pp >= 1")
+def outside_memory(
+    tp: Ranks,
+    pp: Ranks,
+    attention_dp: Ranks,
+    outside_alone: Bytes,
+    outside_tensor: Bytes,
+    outside_pipeline: Bytes,
+    graph_pool: Bytes,
+) -> Bytes:
+    """Memory outside of the tensor allocator: context, communicators of the ranks, and graphs that are counted.
+
+    >>> float(outside_memory(1, 1, 1, 1.0, 4.0, 0.5, 2.0)), float(outside_memory(8, 2, 1, 1.0, 4.0, 0.5, 0.0))
+    (3.0, 4.0)
+    >>> float(outside_memory(1, 4, 1, 1.0, 4.0, 0.5, 0.0))
+    0.5
+    """
+    alone = np.where(np.greater(pp, 1), outside_pipeline, outside_alone)
+    return np.where(np.greater(tp * attention_dp, 1), outside_tensor, alone) + graph_pool
+
+
+@formula(symbol="F", cite="sglang", valid="memory when loading begins")
+def free_at_start(visible: Bytes, outside: Bytes) -> Bytes:
+    """Memory that is free when an engine begins to load weights.
+
+    >>> free_at_start(79.0, 1.0)
+    78.0
+    """
+    return visible - outside
+
+
+@formula(symbol="u", cite="sglang", valid="SGLang 0.5; graph_batch the largest batch of captured graphs")
+def static_share(
+    usable_bytes: Bytes,
+    chunk_tokens: Tokens,
+    graph_batch: Count,
+    tp: Ranks,
+    pp: Ranks,
+    attention_dp: Ranks,
+    draft_tokens: Tokens,
+    mebibyte: Bytes = 2.0**20,
+) -> Ratio:
+    """Share of the memory for weights and cache that SGLang takes where none is stated (mem_fraction_static).
+
+    What it reserves, in MiB, grows with the prompts of a pass, with the captured graphs and with the ranks.
+
+    >>> h100 = 81559 * 2**20
+    >>> float(static_share(h100, 8192, 256, 1, 1, 1, 0)), float(static_share(h100, 8192, 512, 8, 1, 1, 0))
+    (0.835, 0.818)
+    """
+    total = usable_bytes / mebibyte
+    graphs = 2 * graph_batch + np.where(np.greater(attention_dp, 1), 3 * graph_batch * attention_dp, 0.0)
+    drafts = np.where(np.greater(draft_tokens, 0), 2048.0, 0.0)
+    reserved = 512 + 1.5 * np.maximum(chunk_tokens, 2048) + graphs + 1024 * tp * pp / 8 + drafts
+    reserved = np.where(np.greater(total, 60 * 1024), np.maximum(reserved, 10 * 1024), reserved)
+    return np.maximum(np.round((total - reserved) / total, 3), 0.0)
+
+
+@formula(symbol="c_w", cite="vllm", valid="window_slack 1: a layer with a window also keeps the tokens of one pass")
+def windowed_tokens(window: Count, chunk_tokens: Tokens, window_slack: Flag, context: Tokens) -> Tokens:
+    """Tokens of a sequence for which a layer with a window keeps room.
+
+    >>> float(windowed_tokens(128, 8192, 1, 131072)), float(windowed_tokens(128, 8192, 0, 131072))
+    (8319.0, 128.0)
+    """
+    return np.minimum(window + window_slack * (chunk_tokens - 1), context)
+
+
+@formula(symbol="N_lat", cite="deepseek2024", valid="latent_layers 0: no latents")
+def latent_weights(
+    latent_layers: Count, hidden: Elements, q_lora_rank: Elements, kv_lora_rank: Elements, qk_rope_head_dim: Elements
+) -> Count:
+    """Parameters of the projections down to the latents, which every tensor-parallel rank holds whole.
+
+    >>> latent_weights(61, 7168, 1536, 512, 64)
+    923467776
+    """
+    return latent_layers * hidden * (q_lora_rank + kv_lora_rank + qk_rope_head_dim)
+
+
+@formula(symbol="N_split", cite="gpucalc-counting", valid="")
+def split_mixer_weights(mixer: Count, latent: Count) -> Count:
+    """Parameters of mixers that tensor-parallel ranks share.
+
+    >>> split_mixer_weights(100.0, 20.0)
+    80.0
+    """
+    return mixer - latent
 
 
 @formula(symbol="B_limit", cite="kwon2023", valid="")

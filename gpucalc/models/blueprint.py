@@ -171,7 +171,10 @@ class Blueprint:
     vision: Weights = NO_WEIGHTS
     tower: Tower | None = None
     mtp_layers: int = 0
-    quantization: str = ""
+    quantization: str = ""  # the method as the checkpoint calls it
+    weight_format: str = ""  # format of the quantised weights
+    cache_format: str = ""  # format of the cache that the checkpoint has scales for
+    plain_parts: tuple[str, ...] = ()  # kinds of products left in 16 bit: attention, mlp, expert
 
     @property
     def layers(self) -> int:

@@ -187,6 +187,7 @@ def describe(model: Model) -> dict[str, Any]:
         name: getattr(model, name) for name in names if name.startswith(("parameters_", "kv_bytes", "state_bytes"))
     }
     more = ("vision_parameters", "encoder_parameters", "mtp_parameters", "matmul_parameters_active", "quantization")
+    more = (*more, "weight_format", "cache_format")
     return {
         "name": model.name,
         "architecture": model.architecture,

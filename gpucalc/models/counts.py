@@ -81,6 +81,9 @@ class Model:
     kv_bytes_per_token_full_pages: int  # when every attention layer gets pages of the largest layer's size
     state_bytes_per_sequence: int  # recurrent state of the linear layers
     quantization: str = ""
+    weight_format: str = ""
+    cache_format: str = ""
+    plain_parts: tuple[str, ...] = ()
     origin: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     warnings: tuple[str, ...] = field(default=(), repr=False, compare=False)
 
@@ -182,6 +185,9 @@ def model_from_blueprint(
         else 0,
         state_bytes_per_sequence=linear * b.linear.state_bytes() if b.linear else 0,
         quantization=b.quantization,
+        weight_format=b.weight_format,
+        cache_format=b.cache_format,
+        plain_parts=b.plain_parts,
         origin=dict(origin or {}),
         warnings=warnings,
         blueprint=b,

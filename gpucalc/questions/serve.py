@@ -14,26 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 from gpucalc.core.errors import UsageError
 from gpucalc.jobs.context import Context
-from gpucalc.jobs.serving import ServingJob, resolve_serving, serving_predictions, serving_problems, stack_serving
+from gpucalc.jobs.serving import ServingJob, resolve_serving, serving_predictions, stack_serving
+from gpucalc.jobs.serving_rules import layout_rules
+from gpucalc.jobs.serving_sides import SIDE_CELLS, has_sides
+from gpucalc.questions.serve_layouts import LARGEST_TP, LAYOUT, layouts, serving_label
+from gpucalc.questions.serve_remedies import does_not_fit
 
 if TYPE_CHECKING:
     from gpucalc.core.ledger import Ledger
 
-LARGEST_TP = 64
-LARGEST_PP = 16
 LARGEST_BATCH = 4096
 MOST_REPLICAS = 4096
-SPLITS = 16  # shares of the replicas tried for prefill
 HOLDS = "weights and one sequence fit"
-LAYOUT = ("tp", "pp", "dp", "ep", "attention_dp", "prefill_gpus")
-CHECKS = (
-    ("heads", "tp divides heads"),
-    ("KV heads", "tp shares KV heads"),
-    ("experts;", "ep divides experts"),
-    ("ranks of a replica", "ep divides ranks"),
-    ("more stages", "pp within layers"),
-    ("prefill_gpus", "prefill GPUs are whole replicas"),
-)
 
 
 @dataclass(frozen=True)
@@ -69,71 +61,6 @@ class ServeResult:
     miss: dict[str, Any] | None = field(default=None)
 
 
-def serving_label(cells: Mapping[str, Any]) -> str:
-    """A layout as text, defaults left out: tp8-pp2-dp4-ep8-adp4-pre8.
-
-    >>> serving_label({"tp": 8, "pp": 1, "dp": 2, "ep": 1, "attention_dp": 1})
-    'tp8-dp2'
-    """
-    names = {"tp": "tp", "pp": "pp", "dp": "dp", "ep": "ep", "attention_dp": "adp", "prefill_gpus": "pre"}
-    least = {"prefill_gpus": 0}
-    parts = [f"{s}{cells[n]}" for n, s in names.items() if (cells.get(n) or 0) > least.get(n, 1)]
-    return "-".join(parts) or "tp1"
-
-
-def serving_label_cells(label: str) -> dict[str, int]:
-    """The cells that a label means.
-
-    >>> serving_label_cells("tp8-dp2-adp2")
-    {'tp': 8, 'dp': 2, 'attention_dp': 2}
-    """
-    import re
-
-    names = {"tp": "tp", "pp": "pp", "dp": "dp", "ep": "ep", "adp": "attention_dp", "pre": "prefill_gpus"}
-    cells: dict[str, int] = {}
-    for token in label.strip().casefold().split("-"):
-        match = re.fullmatch(r"([a-z]+)(\d+)", token)
-        if not match or match[1] not in names or int(match[2]) < 1:
-            raise UsageError(
-                f"--layout: {token!r} is not part of a serving layout; it is written like tp8-pp2-dp4-ep8-adp4"
-            )
-        if names[match[1]] in cells:
-            raise UsageError(f"--layout names {match[1]} twice")
-        cells[names[match[1]]] = int(match[2])
-    cells.setdefault("tp", 1)
-    return cells
-
-
-def _divisors(number: int, limit: int) -> list[int]:
-    return [d for d in range(1, min(number, limit) + 1) if number % d == 0]
-
-
-def _splits(replicas: int) -> list[int]:
-    """Numbers of replicas that only prefill: all of them, or SPLITS evenly spaced ones.
-
-    >>> _splits(4), len(_splits(1000))
-    ([1, 2, 3], 15)
-    """
-    return sorted({max(1, round(replicas * i / SPLITS)) for i in range(1, SPLITS)} - {replicas}) if replicas > 1 else []
-
-
-def layouts(cells: Mapping[str, Any], mixture: bool, gpus: int, disaggregate: bool = False) -> Iterator[dict[str, int]]:
-    """Every way to cut `gpus` GPUs, legal or not; stated cells stay as they are."""
-    for tp in _divisors(gpus, LARGEST_TP):
-        for pp in _divisors(gpus // tp, LARGEST_PP):
-            dp = gpus // (tp * pp)
-            for shared in _divisors(dp, dp) if mixture else [1]:
-                for ep in sorted({1, tp * shared}) if mixture else [1]:
-                    found = {"tp": tp, "pp": pp, "dp": dp, "ep": ep, "attention_dp": shared}
-                    if any(cells.get(n) not in {None, v} for n, v in found.items()):
-                        continue
-                    yield found
-                    replica = tp * pp * shared
-                    if disaggregate and not cells.get("prefill_gpus"):
-                        for count in _splits(gpus // replica):
-                            yield {**found, "prefill_gpus": count * replica}
-
-
 def serve(
     cells: Mapping[str, Any],
     context: Context,
@@ -153,25 +80,28 @@ def serve(
     counts: dict[str, int] = {}
     found: list[ServingJob] = []
     enumerated = 0
-    for layout in _chosen(cells, probe, disaggregate):
+    if has_sides(cells):
+        found, enumerated = [probe], 1
+    for layout in () if has_sides(cells) else _chosen(cells, probe, disaggregate):
         enumerated += 1
         gpus = layout["tp"] * layout["pp"] * layout["dp"]
         full = {**probe.cells, **layout, "n_gpus": gpus}
-        problems = serving_problems(full, probe.model)
-        if problems:
-            for text, name in CHECKS:
-                if any(text in problem for problem in problems):
-                    counts[name] = counts.get(name, 0) + 1
-            continue
-        found.append(resolve_serving({**cells, **layout, "n_gpus": gpus}, context))
+        broken = layout_rules(full, probe.model)
+        for name in {name for name, _ in broken}:
+            counts[name] = counts.get(name, 0) + 1
+        if not broken:
+            found.append(resolve_serving({**cells, **layout, "n_gpus": gpus}, context))
     if not found:
         _refuse(cells, probe, context)
     if cells.get("n_gpus") is None and cells.get("rate") is not None:
-        result = _least(_evaluated([_full(job) for job in found], price), found, limits, cells, counts, top, price)
+        result = _least(
+            _evaluated([_full(job) for job in found], price), found, limits, cells, counts, top, price, probe, context
+        )
     else:
-        result = _ranked(_evaluated(found, price), limits, cells, counts, top)
+        result = _ranked(_evaluated(found, price), limits, cells, counts, top, probe, context)
     result.candidates, result.evaluated = enumerated, len(found)
-    result.job = _facts(probe, cells, limits)
+    first = result.rows[0]["layout"] if result.rows else ""
+    result.job = _facts(next((job for job in found if serving_label(job.cells) == first), probe), cells, limits)
     shown = {row["layout"] for row in result.rows}
     notes = [note for job in found if serving_label(job.cells) in shown for note in job.notes]
     result.notes = tuple(dict.fromkeys((*probe.notes, *notes)))
@@ -181,6 +111,8 @@ def serve(
 
 def _probe(cells: Mapping[str, Any], context: Context) -> ServingJob:
     """The question with the plainest layout; mistakes that every layout shares are told here."""
+    if has_sides(cells):
+        return resolve_serving(cells, context)
     plain = {n: v for n, v in cells.items() if n not in LAYOUT}
     gpus = int(plain.get("n_gpus") or 1)
     return resolve_serving({**plain, "n_gpus": gpus, "tp": 1, "pp": 1, "dp": gpus, "attention_dp": 1}, context)
@@ -247,14 +179,16 @@ def serving_rows(ledger: Ledger, found: Sequence[ServingJob], price: float | Non
         return np.broadcast_to(np.asarray(ledger[path], dtype=float), (len(found),))
 
     ranks = np.broadcast_to(np.asarray(ledger.columns["decode_ranks"], dtype=float), (len(found),))
-    least = column("memory/least-share")
+    least, have = column("memory/least-share"), column("memory/available")
+    split = {name: column(f"memory/{name}") for name in ("activations", "outside", "kv-space")}
+    need = column("memory/needed")
     most, weights, batch = column("memory/sequences") * ranks, column("memory/weights"), column("metric/decode-batch")
     rows = []
     for i, (job, predicted) in enumerate(zip(found, serving_predictions(ledger, found), strict=True)):
         total = predicted["pred_output_tok_s_total"]
         cells = job.cells
         row: dict[str, Any] = {"layout": serving_label(cells), "model": job.model.name, "gpu": job.cluster.device.key}
-        row |= {n: cells.get(n) for n in ("n_gpus", *LAYOUT, "precision", "kv_precision", "isl", "osl")}
+        row |= {n: cells.get(n) for n in ("n_gpus", *LAYOUT, *SIDE_CELLS, "precision", "kv_precision", "isl", "osl")}
         row |= {"concurrency": cells.get("concurrency"), "rate": cells.get("rate"), "framework": job.engine.name}
         row |= predicted
         row["pred_tok_s_per_user"] = 1e3 / predicted["pred_tpot_ms"] if predicted["pred_tpot_ms"] else None
@@ -262,6 +196,9 @@ def serving_rows(ledger: Ledger, found: Sequence[ServingJob], price: float | Non
         row["pred_max_concurrency"] = float(most[i])
         row["pred_decode_batch"] = float(batch[i])
         row["pred_weights_gib"] = float(weights[i]) / 2**30
+        row |= {f"pred_{name.replace('-', '_')}_gib": float(v[i]) / 2**30 for name, v in split.items()}
+        row["pred_needed_gib"], row["pred_available_gib"] = float(need[i]) / 2**30, float(have[i]) / 2**30
+        row["pred_max_concurrency_per_rank"] = row["pred_kv_tokens"] / (cells["isl"] + cells["osl"])
         row["pred_least_memory_share"] = float(least[i])
         if price is not None:
             from gpucalc.formulas.serving import cost_per_token
@@ -273,7 +210,13 @@ def serving_rows(ledger: Ledger, found: Sequence[ServingJob], price: float | Non
 
 
 def _ranked(
-    rows: Sequence[dict[str, Any]], limits: Limits, cells: Mapping[str, Any], counts: dict[str, int], top: int
+    rows: Sequence[dict[str, Any]],
+    limits: Limits,
+    cells: Mapping[str, Any],
+    counts: dict[str, int],
+    top: int,
+    probe: ServingJob,
+    context: Context,
 ) -> ServeResult:
     held = [r for r in rows if r["pred_fit"] != "oom"]
     _count(counts, HOLDS, {r["layout"] for r in rows} - {r["layout"] for r in held})
@@ -287,7 +230,7 @@ def _ranked(
     ranked = sorted(best.values(), key=_order(cells))
     result = ServeResult(ranked[:top], pareto(steady), 0, 0, len(ranked), 0.0, counts, {})
     if not ranked:
-        result.nearest, result.miss = _nearest(rows, held, steady, limits, cells)
+        result.nearest, result.miss = _nearest(rows, held, steady, limits, cells, probe, context)
     return result
 
 
@@ -318,17 +261,12 @@ def _nearest(
     steady: Sequence[dict[str, Any]],
     limits: Limits,
     cells: Mapping[str, Any],
+    probe: ServingJob,
+    context: Context,
 ) -> tuple[str, dict[str, Any] | None]:
     """Why nothing is left, and the row that comes nearest."""
     if not held:
-        row = min(rows, key=lambda r: (r["pred_least_memory_share"], r["layout"]))
-        share = row["pred_least_memory_share"]
-        way = f"memory_share={share:.3f} would hold them" if share < 1 else "take more GPUs or fewer bits"
-        return (
-            f"no layout holds its weights and one sequence; the least is {row['pred_weights_gib']:.1f} GiB of weights "
-            f"a GPU with {row['layout']}; {way}",
-            row,
-        )
+        return does_not_fit(rows, probe, context)
     if not steady:
         row = max(held, key=lambda r: r["pred_saturation_rate"])
         return (
@@ -354,6 +292,8 @@ def _least(
     counts: dict[str, int],
     top: int,
     price: float | None,
+    probe: ServingJob,
+    context: Context,
 ) -> ServeResult:
     """Replicas of each layout until the rate is served within the limits; the fewest GPUs first."""
     from gpucalc.estimate.serving import estimate_serving
@@ -380,7 +320,7 @@ def _least(
         ]
         missed = serving_rows(estimate_serving(stack_serving(slowest)), slowest, price) if slowest else []
         quiet = [r for r in missed if not r["pred_error"]]
-        result.nearest, result.miss = _nearest(rows, [row for _, row in held], quiet, limits, cells)
+        result.nearest, result.miss = _nearest(rows, [row for _, row in held], quiet, limits, cells, probe, context)
     return result
 
 
@@ -435,4 +375,8 @@ def _facts(probe: ServingJob, cells: Mapping[str, Any], limits: Limits) -> dict[
         "engine_title": engine.title,
         "memory_share": probe.columns["memory_share"],
         "memory_rule": engine.memory_rule,
+        "engine_version": engine.version,
+        "chunk_tokens": probe.columns["chunk_tokens"],
+        "max_seqs": probe.columns["max_seqs"],
+        "reasons": dict(probe.reasons),
     }

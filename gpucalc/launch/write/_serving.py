@@ -44,7 +44,7 @@ def longest(job: ServingJob) -> int:
 
 def headline(job: ServingJob) -> str:
     """A comment line that says what the settings are for."""
-    from gpucalc.questions.serve import serving_label
+    from gpucalc.questions.serve_layouts import serving_label
 
     c = job.cells
     load = f"{c['concurrency']:g} requests" if c.get("concurrency") else f"{c['rate']:g}/s" if c.get("rate") else "full"
@@ -103,15 +103,15 @@ def memory_share(job: ServingJob, engine: str) -> float:
         return float(job.columns["memory_share"])
     there = _as(job, engine)
     ledger = estimate_serving(stack_serving([there]))
+    rule = MEMORY_RULES[int(there.columns["memory_rule"])]
     held = {
-        "usable_bytes": float(there.columns["usable_bytes"]),
+        "usable_bytes": float(ledger["memory/free-at-start" if rule == "static" else "memory/visible"]),
         "weights": float(ledger["memory/weights"]),
         "space": float(estimate_serving(stack_serving([job]))["memory/kv-space"]),
     }
-    rule = MEMORY_RULES[int(there.columns["memory_rule"])]
     if rule == "static":
         return float(share_static(**held))
-    beside = {"activations": float(ledger["memory/activations"]), "runtime_reserve": there.columns["runtime_reserve"]}
+    beside = {"activations": float(ledger["memory/activations"]), "outside": float(ledger["memory/outside"])}
     return float((share_of_free if rule == "free" else share_of_total)(**held, **beside))
 
 

@@ -14,6 +14,7 @@ from gpucalc.models.blueprint import Blueprint
 from gpucalc.models.huggingface import special
 from gpucalc.models.huggingface.decoder import KEYS, general_decoder
 from gpucalc.models.huggingface.families import CLASS_ALIASES, FAMILIES, MODEL_TYPES
+from gpucalc.models.huggingface.quantization import stored_formats
 from gpucalc.models.huggingface.reader import DEFAULT, Reader, keys_found, shown
 
 
@@ -32,9 +33,12 @@ def blueprint_from_config(config: dict[str, Any], label: str) -> tuple[Blueprint
     if wrapper or (isinstance(config.get("vision_config"), dict) and architecture != "CLIPModel"):
         blueprint = special.with_wrapper(blueprint, reader, config)
     reader.check()
-    method = Reader(config, label).find("quantization_config.quant_method", "quantization_config.quant_algo")[1]
+    holder = config if isinstance(config.get("quantization_config"), dict) else text
+    method = Reader(holder, label).find("quantization_config.quant_method", "quantization_config.quant_algo")[1]
     if isinstance(method, str):
-        blueprint = replace(blueprint, quantization=method.lower())
+        stored = stored_formats(holder, blueprint.layers)
+        formats = {"weight_format": stored.weights, "cache_format": stored.cache, "plain_parts": stored.plain}
+        blueprint = replace(blueprint, quantization=method.lower(), **formats)
     return blueprint, reader
 
 

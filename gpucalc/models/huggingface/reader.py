@@ -44,7 +44,15 @@ def read_config(path: str | Path) -> tuple[dict[str, Any], str]:
         file = file / "config.json"
     data = read_limited(file, LARGEST_FILE, "a config.json")
     name = file.parent.resolve().name if file.name == "config.json" else file.stem
-    return parse_config(data, str(file)), name.rsplit("--", 1)[-1]
+    config = parse_config(data, str(file))
+    beside = file.parent / "hf_quant_config.json"
+    if file.name == "config.json" and "quantization_config" not in config and beside.is_file():
+        stated = parse_config(read_limited(beside, LARGEST_FILE, "a hf_quant_config.json"), str(beside)).get(
+            "quantization"
+        )
+        if isinstance(stated, dict):  # ModelOpt states it in a file of its own
+            config["quantization_config"] = stated
+    return config, name.rsplit("--", 1)[-1]
 
 
 def parse_config(data: bytes, label: str) -> dict[str, Any]:
