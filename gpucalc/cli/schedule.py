@@ -334,9 +334,10 @@ def _fabrics(grown: list[Job], db: Database, topology: str | None, output: Outpu
         emit_document({"rows": rows})
     else:
         output.rows(list(rows[0]), rows)
-    to_stderr(
-        "",
-        "rings slow down only where more flows leave a pod than its uplinks carry, all-to-all by the share that "
-        "leaves; scattered: nodes in no order, every hop of a ring may leave a pod",
-    )
+    said = [
+        "rings slow down only where more flows leave a pod than its uplinks carry, all-to-all by the share that leaves"
+    ]
+    if output.columns is None:
+        said.append("scattered: the same job on nodes in no order, where every hop of a ring may leave a pod")
+    to_stderr("", *said)
     return ExitStatus.OK
