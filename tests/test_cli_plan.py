@@ -94,7 +94,6 @@ def test_columns_top_and_header() -> None:
         ("--zero 3 --micro-batch 1", {"zero_stage": "3", "micro_batch": "1"}),
         ("--recompute full", {"recompute": "full"}),
         ("--schedule gpipe --set pp=2", {"schedule": "gpipe"}),
-        ("--set tp=8 --set tp=2", {"tp": "2"}),
     ],
 )
 def test_a_restriction_holds_in_every_row(extra: str, pinned: dict[str, str]) -> None:

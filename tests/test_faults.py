@@ -13,7 +13,11 @@ from gpucalc.cli.progress import PATIENCE, REPEAT, Progress
 from gpucalc.core.columns import COLUMNS
 from gpucalc.core.errors import DataError, ExitStatus
 from gpucalc.core.files import read_limited, read_text, text_of
+from gpucalc.database.reader import opened
+from gpucalc.jobs.context import Context
 from gpucalc.jobs.effects import other_values, without_effect
+from gpucalc.jobs.training import predict, resolve
+from gpucalc.layouts.label import label_cells
 
 JOB = ("llama-3.1-8b", "--gpu", "h100-sxm-80gb", "--gpus", "8", "--seq-len", "4096", "--global-batch", "64")
 LAID_OUT = (*JOB, "--layout", "dp8-mbs1-zero3")
@@ -204,3 +208,56 @@ def test_progress_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None
         progress(1234)
     progress.end()
     assert capsys.readouterr().err.splitlines() == ["1,234 layouts after 2 s", "1,234 layouts after 12 s"]
+
+
+# --- labels and positions ----------------------------------------------------------------------------
+
+
+def test_a_label_in_a_row_is_the_layout_that_explain_prices() -> None:
+    head = "model,gpu,n_gpus,seq_len,global_batch,layout"
+    job = "llama-3.1-70b,h100-sxm-80gb,64,4096,64"
+    labels = ("tp8-pp4-dp2-mbs1-zero1-sp-none", "tp4-pp4-dp4-mbs1-zero1-sp-full")
+    columns = "layout,pred_step_time_s,pred_peak_mem_gib,pred_error"
+    done = gpucalc("eval", "-", "--columns", columns, stdin="\n".join([head, *(f"{job},{x}" for x in labels)]) + "\n")
+    rows = [line.split(",") for line in done.out.splitlines()[1:]]
+    cells = {"model": "llama-3.1-70b", "gpu": "h100-sxm-80gb", "n_gpus": 64, "seq_len": 4096, "global_batch": 64}
+    for row, label in zip(rows, labels, strict=True):
+        exact = predict([resolve({**cells, **label_cells(label)}, Context(opened(())))])[0]
+        assert row[0] == label
+        assert float(row[1]) == pytest.approx(exact["pred_step_time_s"], rel=1e-12)
+        assert float(row[2]) == pytest.approx(exact["pred_peak_mem_gib"], rel=1e-12)
+        assert row[3] == ""
+
+
+@pytest.mark.parametrize(
+    ("extra", "error"), [("tp8", "layout tp4-pp2 contradicts tp=8"), ("tpp", "unknown token 'tpp'")]
+)
+def test_a_label_that_contradicts_its_row_or_is_none_is_told(extra: str, error: str) -> None:
+    label, tp = ("tp4-pp2", "8") if extra == "tp8" else ("tpp", "")
+    text = f"model,gpu,n_gpus,seq_len,tp,layout\nllama-3.1-8b,h100-sxm-80gb,8,4096,{tp},{label}\n"
+    done = gpucalc("eval", "-", "--columns", "pred_error", stdin=text)
+    assert error in done.out
+
+
+@pytest.mark.parametrize(
+    ("extra", "token"),
+    [("offload_optimizer=yes", "offload-opt"), ("schedule=zb-2p", "zb2p"), ("recompute=selective", "sel")],
+)
+def test_a_cell_that_a_label_is_silent_on_is_taken(extra: str, token: str) -> None:
+    job = (*JOB, "--layout", "pp2-dp4-mbs1-zero1", "--set", extra)
+    done = gpucalc("fit", *job)
+    assert done.status == 0
+    assert token in done.out.splitlines()[0]
+    refused = gpucalc("fit", *JOB, "--layout", "pp2-dp4-mbs1-zero1", "--zero", "2")
+    assert refused.sentence() == "gpucalc: --zero 2 contradicts --layout on zero_stage"
+
+
+@pytest.mark.parametrize("command", ["plan", "fit", "explain"])
+def test_learned_positions_end_and_others_are_extended(command: str) -> None:
+    job = ("--gpu", "h100-sxm-80gb", "--gpus", "8", "--seq-len", "8192", "--global-batch", "32")
+    layout = () if command == "plan" else ("--layout", "dp8-mbs1-zero1")
+    longest = "seq_len is 8,192, but gpt2-1.5b has learned vectors for 1,024 positions; seq_len=1024 is the longest"
+    assert gpucalc(command, "gpt2-1.5b", *job, *layout).sentence() == f"gpucalc: {longest}"
+    extended = gpucalc(command, "llama-2-7b", *job, *layout)
+    assert extended.status == 0
+    assert "beyond the 4,096 positions of llama-2-7b" in extended.err

@@ -119,12 +119,12 @@ class RowOptions(DatabaseOptions, _RowCells):
         and a default that a rule of the job decides is (None,). The options in `without` are not part of the job.
         Raises UsageError with every wrong value and every contradiction.
         """
-        from gpucalc.layouts.label import label_cells, read_restriction
+        from gpucalc.layouts.label import label_cells, parse_label, read_restriction
 
         if self.layout is None:
             return cells_of(self, self.settings, None, base, without)
         if not free:
-            return cells_of(self, self.settings, label_cells(self.layout), base, without)
+            return cells_of(self, self.settings, parse_label(self.layout), base, without, label_cells(self.layout))
         restriction = read_restriction(self.layout)
         return restriction.closed(cells_of(self, self.settings, restriction.cells, base, without))
 
@@ -193,8 +193,11 @@ def cells_of(
     layout: Mapping[str, Any] | None = None,
     base: Mapping[str, Any] | None = None,
     without: Iterable[str] = (),
+    silent: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The typed cells that a group of options, `--set` pairs and a layout state together, over those of `base`.
+
+    `silent` is what a layout means by what it leaves out: options and pairs may say otherwise.
 
     Raises UsageError with every wrong value and every contradiction between them.
     """
@@ -223,6 +226,8 @@ def cells_of(
         state(name, "--layout", value)
     if problems:
         raise UsageError(*problems)
+    for name, value in (silent or {}).items():
+        found.setdefault(name, ("--layout", value))
     cells = {**(base or {}), **{name: value for name, (_, value) in found.items()}}
     if str(cells.get("model", "")).casefold() == "custom":
         del cells["model"]

@@ -36,6 +36,7 @@ from gpucalc.jobs.towers import images_of, tower_columns
 from gpucalc.jobs.tuning import tuning_problems
 from gpucalc.layouts import rules, verdicts
 from gpucalc.layouts.axes import AXES, Sizes, degree_axes
+from gpucalc.layouts.label import label_cells, parse_label
 from gpucalc.layouts.rules import Facts
 from gpucalc.layouts.schedules import SCHEDULES, default_schedule
 from gpucalc.models.cells import CELLS, model_with
@@ -106,9 +107,22 @@ def _draft(cells: Mapping[str, Any], context: Context) -> tuple[Job, Facts]:
         cells = {**cells, "quantisation": cells.get("quantisation") or precision}
         precision = cluster.device.default_precision
     full = complete(cells, model, cluster, software, precision, warnings)
+    warnings += beyond_positions(model, full["seq_len"])
     chosen = software if context.profile or cells.get("framework") else None
     facts = layout_facts(full | {"batch_follows": cells.get("global_batch") is None}, model, cluster, chosen)
     return Job(full, {}, model, cluster, software, context, tuple(warnings)), facts
+
+
+def beyond_positions(model: Model, seq_len: int) -> list[str]:
+    """What is said of sequences longer than a model's positions; learned ones have no vector there: UsageError."""
+    if not model.max_seq_len or seq_len <= model.max_seq_len:
+        return []
+    if model.parameters_positional:
+        raise UsageError(
+            f"seq_len is {seq_len:,}, but {model.name} has learned vectors for {model.max_seq_len:,} positions; "
+            f"seq_len={model.max_seq_len} is the longest"
+        )
+    return [f"seq_len {seq_len:,} is beyond the {model.max_seq_len:,} positions of {model.name}; it must be extended"]
 
 
 def _judged(draft: Job, facts: Facts, verdict: verdicts.Verdict) -> Job | UsageError:
@@ -522,7 +536,7 @@ def evaluate_rows(
     `warned` gathers the warnings of the rows with their counts.
     """
     parsed: dict[tuple[str, str], Any] = {}
-    rows = [parse_row(record, parsed) for record in records]
+    rows = [_with_label(record, *parse_row(record, parsed)) for record in records]
     found = iter(resolve_rows([cells for cells, problems in rows if not problems], context))
     jobs = [UsageError(*problems) if problems else next(found) for _, problems in rows]
     predicted = iter(predict([job for job in jobs if isinstance(job, Job)]))
@@ -536,6 +550,34 @@ def evaluate_rows(
             for remark in job.remarks:
                 warned[remark] = warned.get(remark, 0) + 1
     return results
+
+
+def _with_label(
+    record: Mapping[str, str], cells: dict[str, Any], problems: list[str]
+) -> tuple[dict[str, Any], list[str]]:
+    """The cells of a row with those that its `layout`, a label, states; what both state must agree.
+
+    The label's defaults fill what the row leaves open, where the row states no degree of its own.
+    """
+    label = record.get("layout", "").strip()
+    if not label:
+        return cells, problems
+    found = _label_read(label)
+    if isinstance(found, UsageError):
+        return cells, [*problems, *found.problems]
+    stated, whole = found
+    differ = [name for name, value in stated.items() if name in cells and cells[name] != value]
+    told = [f"layout {label} contradicts {name}={cells[name]}" for name in differ]
+    filled = stated if any(name in cells for name in degree_axes()) else whole
+    return {**filled, **cells}, [*problems, *told]
+
+
+@functools.lru_cache(maxsize=4096)
+def _label_read(label: str) -> tuple[dict[str, Any], dict[str, Any]] | UsageError:
+    try:
+        return parse_label(label), label_cells(label)
+    except UsageError as error:
+        return error
 
 
 def predict(jobs: Sequence[Job]) -> list[dict[str, Any]]:
