@@ -81,11 +81,11 @@ def say_idle(
 
 def say_serving(flags: Mapping[str, str], cells: Mapping[str, Any], context: Context) -> None:
     """As `say_effects`, of a question about serving: `flags` are its stated cells as they were written."""
-    from gpucalc.jobs.serving import predict_serving, resolve_serving
+    from gpucalc.jobs.serving import ServingJob, predict_serving, resolve_serving
     from gpucalc.jobs.serving_schema import RECORDS
 
     def answer(rows: Sequence[Mapping[str, Any]]) -> list[Any]:
-        jobs = []
+        jobs: list[ServingJob | None] = []
         for row in rows:
             try:
                 jobs.append(resolve_serving(row, context))
@@ -121,7 +121,7 @@ def _cells(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _context(row: Mapping[str, Any], context: Context) -> Context:
-    return dataclasses.replace(context, **{name: row.get(name) for name in BESIDE})
+    return dataclasses.replace(context, profile=row.get("profile"), fabric=row.get("fabric"))
 
 
 def _words(context: Context) -> dict[str, tuple[str, ...]]:

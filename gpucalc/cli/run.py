@@ -183,7 +183,8 @@ def run(
         return tuple(tuple(figure) for figure in figures.values())
 
     axes = decided_axes()
-    whole = cells | {name: found.job.cells[name] for name in axes if name in found.job.cells}
+    laid_out = found.job.cells if found.job is not None else {}
+    whole = cells | {name: laid_out[name] for name in axes if name in laid_out}
     free = () if "tp" in cells else tuple(axes)
     say_idle(job, given, whole, context, ask, free=free, needed=("tokens",), words={"grid": ("france", "poland")})
 
