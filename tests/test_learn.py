@@ -14,14 +14,14 @@ from cli import gpucalc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucalc.calibrate import learn as learning
-from gpucalc.calibrate.suggest import suggest
 from gpucalc.core.errors import DataError
 from gpucalc.database.reader import Database
 from gpucalc.database.tables import MEMORY_BAND, TIME_BAND
 from gpucalc.jobs import learned
 from gpucalc.jobs.context import Context
 from gpucalc.jobs.training import predict, resolve, stack
+from gpucalc.questions import learn as learning
+from gpucalc.questions.suggest import suggest
 
 CONTEXT = Context(Database())
 GPU = "h100-sxm-80gb"

@@ -16,7 +16,7 @@ from gpucalc.core.columns import COLUMNS, Column
 from gpucalc.core.errors import ExitStatus, UsageError
 
 if TYPE_CHECKING:
-    from gpucalc.calibrate.learn import Learned
+    from gpucalc.questions.learn import Learned
 
 _SHOWN = (
     Column("gpu", "text", "GPU"),
@@ -58,9 +58,10 @@ def learn(
     for name, flag in options_of(job).items():
         if getattr(job, name) and name not in options_of(DatabaseOptions):
             raise UsageError(f"{flag.name} has no meaning without --suggest: the rows say what was run")
-    from gpucalc.calibrate import learn as learning
+    from gpucalc.calibrate.learned import write
     from gpucalc.core.rows import read_rows, text_record
     from gpucalc.jobs.context import Context
+    from gpucalc.questions import learn as learning
 
     if folder is not None and Path(folder).exists() and not Path(folder).is_dir():
         raise UsageError(f"--output {folder!r} is a file, expected a folder")
@@ -68,7 +69,7 @@ def learn(
     records = [text_record(record) for block in read_rows(subject).blocks for record in block]
     runs, problems = learning.runs_of(records, Context(job.database()), name)
     found = learning.learn(runs)
-    path = learning.write(Path(folder), found, Path(name).name, _today()) if folder is not None else None
+    path = write(Path(folder), found, Path(name).name, _today()) if folder is not None else None
     rows = [_row(one, learning.sentences(one)) for one in found]
     if output.json:
         emit_document({"runs": len(runs), "learned": rows, "problems": problems})
@@ -93,8 +94,8 @@ def learn(
 
 def _suggest(model: str, count: int, folder: str | None, job: RowOptions, output: OutputOptions) -> int:
     """Print the runs that would teach most, as rows."""
-    from gpucalc.calibrate.suggest import MOST
-    from gpucalc.calibrate.suggest import suggest as suggested
+    from gpucalc.questions.suggest import MOST
+    from gpucalc.questions.suggest import suggest as suggested
 
     if folder is not None:
         raise UsageError("--output has no meaning with --suggest: nothing is learned yet")

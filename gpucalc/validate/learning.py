@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from gpucalc.calibrate import learn
 from gpucalc.database.bands import MEMORY, TIME, family_of, half_width
 from gpucalc.database.tables import MEMORY_BAND, TIME_BAND
 from gpucalc.jobs.context import Context
 from gpucalc.jobs.learned import FACTORS, MODEL, QUANTILE, Posterior
+from gpucalc.questions import learn
 from gpucalc.validate.training import LEFT_OUT, Checked, check_rows, shipped_held_out, shipped_rows
 
 LEAST_ROWS = 8

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpucalc.calibrate.learn import MODEL_SPREAD, NOISE, spreads
 from gpucalc.core.columns import parse_row
 from gpucalc.core.rows import text_record
 from gpucalc.database.tables import TIME_BAND
 from gpucalc.jobs import learned
 from gpucalc.jobs.training import resolve, stack
+from gpucalc.questions.learn import MODEL_SPREAD, NOISE, spreads
 
 if TYPE_CHECKING:
     from gpucalc.jobs.context import Context
@@ -39,7 +39,7 @@ def suggest(cells: Mapping[str, Any], context: Context, count: int) -> Suggestio
     """The `count` layouts of a job whose measured times would reduce the doubt about the ranking most.
 
     Greedy: each next run is the one after which the differences between the fastest layouts vary least, if factors and
-    noise are spread as `calibrate.learn` says (or as an overlay has learned). Raises UsageError as `plan` does; no rows
+    noise are spread as `questions.learn` says (or as an overlay has learned). Raises UsageError as `plan` does; no rows
     where no layout fits.
     """
     from gpucalc.questions.plan import plan
