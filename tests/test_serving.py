@@ -346,6 +346,36 @@ def test_a_rate_beyond_saturation_is_an_answer() -> None:
     assert math.isfinite(result.miss["pred_saturation_rate"]) if result.miss else False
 
 
+def test_drafts_none_of_which_is_accepted_give_one_token_a_verification() -> None:
+    drafted = {"draft_tokens": 3, "concurrency": 4.0}
+    assert at("decode/accepted", **drafted, acceptance=0.0) == 1
+    assert at("decode/accepted", **drafted, accepted_tokens=1.8) == pytest.approx(2.8)
+    assert at("decode/accepted", **drafted) == pytest.approx((1 - 0.7**4) / 0.3)
+
+
+def test_a_burst_of_requests_waits_and_a_lone_one_does_not() -> None:
+    steady, burst = (solved(concurrency=64.0, waves=waves) for waves in (None, 10.0))
+    assert burst["time/ttft"] - steady["time/ttft"] == pytest.approx(burst["time/burst"])
+    assert burst["time/tpot"] == steady["time/tpot"]
+    lone = solved(concurrency=1.0, waves=10.0)
+    assert lone["time/burst"] == lone["time/queue"] == 0
+
+
+def test_the_slower_side_limits_a_deployment_of_two() -> None:
+    sides = {"tp": None, "prefill_tp": 4, "decode_tp": 8, "concurrency": 512.0, "isl": 8_000.0}
+    few, many = (solved(**sides, prefill_workers=count, n_gpus=8 + 4 * count) for count in (1, 32))
+    assert few["metric/prefill-limits"] == 1
+    assert many["metric/prefill-limits"] == 0
+    assert few["metric/request-rate"] <= few["prefill-side/metric/rate"] * (1 + 1e-9)
+    assert many["metric/output-rate"] > 2 * few["metric/output-rate"]
+    assert many["time/tpot"] >= few["time/tpot"]  # more requests decode at once
+
+
+def test_eager_steps_are_bound_by_their_launches() -> None:
+    assert at("time/step", concurrency=1.0, eager=True) >= 80 * 3e-4
+    assert at("time/step", concurrency=1.0) < 80 * 3e-4
+
+
 def test_lengths_beyond_the_context_are_a_remark() -> None:
     job = resolve_serving({**BASE, "isl": 131_000.0, "osl": 1_000.0, "tp": 8}, Context(DB))
     assert any("beyond the context of 131,072" in note for note in job.notes)

@@ -39,7 +39,7 @@ def served_row(file: str, source: str, options: RowOptions, context: Context) ->
     from gpucalc.cli.serve import serving_cells
     from gpucalc.core.columns import cell_text
     from gpucalc.jobs.serving import predict_serving, resolve_serving
-    from gpucalc.questions.serve import serving_label
+    from gpucalc.questions.serve_layouts import serving_label
 
     pairs = dict(pair.partition("=")[::2] for pair in options.settings)
     beside = {"gpu": options.gpu, "n_gpus": options.n_gpus}

@@ -253,10 +253,13 @@ def _explain(row: Mapping[str, Any], cells: Mapping[str, Any], context: Context,
     """One row of the answer as trees of terms."""
     from gpucalc.estimate.serving import estimate_serving
     from gpucalc.jobs.serving import resolve_serving, stack_serving
+    from gpucalc.jobs.serving_sides import SIDE_CELLS
     from gpucalc.questions.explain import ledger_tree
+    from gpucalc.questions.serve_layouts import LAYOUT
 
-    names = ("n_gpus", "tp", "pp", "dp", "ep", "attention_dp", "prefill_gpus", "concurrency", "rate")
-    job = resolve_serving({**cells, **{n: row[n] for n in names if row.get(n) is not None}}, context)
+    names = ("n_gpus", *LAYOUT, *SIDE_CELLS, "concurrency", "rate")
+    free = {name: value for name, value in cells.items() if name not in names}
+    job = resolve_serving({**free, **{n: row[n] for n in names if row.get(n) is not None}}, context)
     ledger = estimate_serving(stack_serving([job]), trace=True)
     terms = ledger_tree(ledger, context.db, ROOTS)
     facts = [

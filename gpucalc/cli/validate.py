@@ -42,7 +42,16 @@ def kinds() -> tuple[str, ...]:
     """All kinds of rows that can be validated."""
     from gpucalc.validate import cluster, kernels, networks, workloads
 
-    return ("training", *kernels.KINDS, "serving", "posttraining", *cluster.KINDS, *workloads.KINDS, *networks.KINDS)
+    return (
+        "training",
+        *kernels.KINDS,
+        "serving",
+        "kv",
+        "posttraining",
+        *cluster.KINDS,
+        *workloads.KINDS,
+        *networks.KINDS,
+    )
 
 
 def groupings() -> tuple[str, ...]:
@@ -67,7 +76,7 @@ def validate(
     ),
     kind: str = option(
         "--kind KIND",
-        "training, gemm, attention, collective, serving, posttraining, goodput, storage …",
+        "training, gemm, attention, collective, serving, kv, posttraining, goodput, storage …",
         default="training",
         choices=kinds,
     ),
@@ -144,7 +153,7 @@ def _keys(by: Sequence[str], known: Sequence[str]) -> list[str]:
 
 def _other(kind: str, files: Sequence[str], db: Database, by: Sequence[str], worst: int) -> dict[str, Any]:
     """The report on rows of another kind than training."""
-    from gpucalc.validate import cluster, kernels, networks, posttraining, serving, workloads
+    from gpucalc.validate import cluster, kernels, kv_capacity, networks, posttraining, serving, workloads
 
     def records(shipped: Callable[[], list[dict[str, str]]]) -> list[dict[str, str]]:
         return [row for _, part in _records(files) for row in part] if files else shipped()
@@ -152,6 +161,8 @@ def _other(kind: str, files: Sequence[str], db: Database, by: Sequence[str], wor
     if kind == "serving":
         keys = _keys(by, serving.GROUPINGS)
         return serving.serving_report(records(serving.shipped_serving), db, keys, worst, shipped=not files)
+    if kind == "kv":
+        return kv_capacity.kv_report(records(kv_capacity.shipped_kv), db, _keys(by, kv_capacity.GROUPINGS), worst)
     if kind == "posttraining":
         keys, rows = _keys(by, posttraining.GROUPINGS), records(posttraining.shipped_posttraining)
         return posttraining.posttraining_report(rows, db, keys, worst, shipped=not files)

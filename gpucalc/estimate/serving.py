@@ -142,8 +142,10 @@ def _passes(ledger: Ledger, parts: Layer) -> None:
 
 def _answers(ledger: Ledger, apart: bool) -> None:
     ledger.add("time/overhead", serving.step_overhead, sequences="decoding")
+    ledger.add("time/host", serving.host_floor)
     for name in ("decode", "single", "prefill", "mixed"):
-        ledger.total(f"{name}/step", f"{name}/time", "time/overhead")
+        ledger.total(f"{name}/device", f"{name}/time", "time/overhead")
+        ledger.maximum(f"{name}/step", f"{name}/device", "time/host")
     ledger.total("time/step", "decode/step")
     ledger.add("decode/accepted", serving.tokens_per_verification, draft="draft_tokens")
     ledger.product("decode/draft", "decode/time", "draft_cost")
@@ -164,8 +166,18 @@ def _answers(ledger: Ledger, apart: bool) -> None:
     _queue(ledger, apart)
     sent: str | Constant = "time/transfer" if apart else NOTHING
     loaded = {"queue": "time/queue", "admission": "time/admission-closed", "prefill": LOADED, "transfer": sent}
+    ledger.add("time/fellows", serving.gathering_wait, step="time/step")
+    loaded |= {"burst": "time/burst", "fellows": "time/fellows"}
     ledger.add("time/ttft", serving.time_to_first_token, step="time/step", **loaded)
-    alone = {"step": NOTHING, "queue": NOTHING, "admission": NOTHING, "prefill": UNLOADED, "transfer": sent}
+    alone = {
+        "step": NOTHING,
+        "queue": NOTHING,
+        "burst": NOTHING,
+        "admission": NOTHING,
+        "prefill": UNLOADED,
+        "transfer": sent,
+    }
+    alone["fellows"] = NOTHING
     ledger.add("time/ttft-unloaded", serving.time_to_first_token, **alone)
     _rates(ledger, apart)
 
@@ -217,6 +229,16 @@ def _queue(ledger: Ledger, apart: bool) -> None:
     ledger.add("time/admission", serving.admission_wait, concurrency="symbol/wanted", residence="time/residence")
     ledger.add("time/admission-closed", load.closed_loop_wait, wait="time/admission")
     service = "prefill/interference"
+    # The first wave is computed without decoding beside it.
+    ledger.add(
+        "prefill/one",
+        load.prompt_interference,
+        interference_of_pass="prefill/step",
+        chunks="prefill/chunks",
+        together="prefill/together",
+    )
+    ledger.add("time/burst-together", serving.burst_wait, batch="replica_batch", prefill="prefill/one")
+    ledger.add("time/burst", load.of_apart, apart=NOTHING, together="time/burst-together")
     closed = "time/queue/together" if apart else "time/queue/closed"
     ledger.add(closed, serving.prefill_queue, batch="replica_batch", interference=service)
     if apart:

@@ -74,9 +74,11 @@ def add_layer(ledger: Ledger) -> Layer:
     _formats(ledger)
     _attention_shapes(ledger)
     ledger.add("shape/exchanging-layers", kernels.exchanging_layers)
+    ledger.define("load_factor", kernels.load_factor)
     exchanges = any_row(ledger["shape/exchanging-layers"] > 0)
     if exchanges:
         ledger.product("shape/exchange-ranks", "tp", "attention_dp")
+        ledger.add("shape/dispatches", kernels.dispatches)
     found = [*_mixer_products(ledger), *shapes.dense_products(ledger)]
     # Shared experts and the router come before the routed experts.
     routed = shapes.expert_products(ledger, "expert_tp")
@@ -105,6 +107,7 @@ def _formats(ledger: Ledger) -> None:
             gemm_memory_efficiency=f"{part}_gemm_memory_efficiency",
             expanded=of_part["expanded"],
         )
+    ledger.product("kernel/expert/prompt-efficiency", "kernel/expert/efficiency", "expert_prompt_efficiency")
 
 
 def _mixer_products(ledger: Ledger) -> list[shapes.Product]:
@@ -179,9 +182,10 @@ def _launch(p: Pass) -> str:
 
 def _kernel(p: Pass, part: str) -> dict[str, str]:
     """Constants of the products of one part of the model, as their formulas name them."""
+    prompts = part == "expert" and p.exchange == "prefill"
     return {
         **{name: f"{part}_{name}" for name in _FACTS},
-        "gemm_efficiency": f"kernel/{part}/efficiency",
+        "gemm_efficiency": f"kernel/{part}/{'prompt-' if prompts else ''}efficiency",
         "gemm_memory_efficiency": f"kernel/{part}/memory-efficiency",
         "gemm_launch_seconds": f"{p.name}/kernel/{part}-launch" if p.launch else f"{part}_gemm_launch_seconds",
     }
@@ -323,7 +327,7 @@ def _communication(ledger: Ledger, p: Pass, parts: Layer) -> None:
         _gathers(ledger, p, parts.expert_group)
         _exchange_kernels(ledger, p)
         cases = {0: f"{p.name}/exchange/gathers", 1: f"{p.name}/exchange/kernels"}
-        ledger.choose(f"{p.name}/exchange", "exchange_kernels", cases)
+        ledger.choose(f"{p.name}/exchange", "shape/dispatches", cases)
         ledger.add(
             f"{path}/exchange",
             layer.mean_over_layers,

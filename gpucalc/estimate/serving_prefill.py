@@ -31,8 +31,10 @@ def prefill_side(columns: Columns, *, trace: bool = False) -> Ledger:
     full = Pass("full", "full/tokens", "full/group-tokens", "full/of-rank", prompts="full/of-rank", exchange="prefill")
     add_pass(ledger, full, parts)
     ledger.add("time/overhead", serving.step_overhead, sequences=ONE)
+    ledger.add("time/host", serving.host_floor)
     for name in ("single", "full"):
-        ledger.total(f"{name}/step", f"{name}/time", "time/overhead")
+        ledger.total(f"{name}/device", f"{name}/time", "time/overhead")
+        ledger.maximum(f"{name}/step", f"{name}/device", "time/host")
     ledger.product("time/prompt", "single/step", "prompt/chunks")
     ledger.product("time/pass", "full/step", "prompt/chunks")
     rate = {"prompts": "full/prompts", "passes": "prompt/chunks", "prefill_pass": "full/step"}

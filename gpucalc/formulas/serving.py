@@ -83,7 +83,7 @@ def small_kernels(
     return layer_kernels + quantising_kernels * quantised + kinds / layers
 
 
-@formula(symbol="t_host", cite="gpucalc-calibration", valid="sequences >= 0")
+@formula(symbol="t_over", cite="gpucalc-calibration", valid="sequences >= 0")
 def step_overhead(sequences: Count, step_seconds: Seconds, sequence_seconds: Seconds) -> Seconds:
     """Time of a step that the device waits for the engine: scheduling, and sampling and output of each sequence.
 
@@ -91,6 +91,23 @@ def step_overhead(sequences: Count, step_seconds: Seconds, sequence_seconds: Sec
     0.0015
     """
     return step_seconds + sequences * sequence_seconds
+
+
+@formula(symbol="t_host", cite="gpucalc-calibration", valid="eager: no captured graphs")
+def host_floor(
+    layers: Count,
+    moe_layers: Count,
+    eager: Flag,
+    host_step_seconds: Seconds,
+    eager_layer_seconds: Seconds,
+    eager_expert_seconds: Seconds,
+) -> Seconds:
+    """Least time of a step, which the host takes to prepare it, and without captured graphs to launch its kernels.
+
+    >>> float(host_floor(36, 0, 0, 2e-3, 3e-4, 1e-3)), round(float(host_floor(36, 36, 1, 2e-3, 3e-4, 1e-3)), 6)
+    (0.002, 0.0488)
+    """
+    return host_step_seconds + eager * (layers * eager_layer_seconds + moe_layers * eager_expert_seconds)
 
 
 @formula(symbol="t_add", cite="agrawal2024", valid="mixed = 1: prompt and decode tokens share a pass")
@@ -157,11 +174,9 @@ def admission_wait(concurrency: Count, batch: Count, residence: Seconds) -> Seco
     return np.maximum(concurrency - batch, 0.0) / batch * residence
 
 
-@formula(symbol="t_wait", cite="gpucalc-calibration", valid="closed loop")
+@formula(symbol="t_wait", cite="gpucalc-calibration", valid="closed loop in steady state")
 def prefill_queue(batch: Count, interference: Seconds, prefill_queue_share: Ratio) -> Seconds:
     """Mean wait behind the prefills of other requests: a share of all of them, from bunched arrivals.
-
-    A closed loop starts with all requests at once and stays partly in step; the share is fitted.
 
     >>> round(float(prefill_queue(11, 0.020, 0.1)), 9)
     0.02
@@ -169,16 +184,47 @@ def prefill_queue(batch: Count, interference: Seconds, prefill_queue_share: Rati
     return np.maximum(batch - 1, 0.0) * interference * prefill_queue_share
 
 
+@formula(symbol="t_burst", cite="gpucalc-counting", valid="waves 0: no burst, only steady state is measured")
+def burst_wait(batch: Count, prefill: Seconds, waves: Count) -> Seconds:
+    """Mean wait that a load generator adds which sends its first wave at once: (B-1)/2 prefills in one of its waves.
+
+    >>> round(float(burst_wait(11, 0.020, 10)), 9), float(burst_wait(11, 0.020, 0))
+    (0.01, 0.0)
+    """
+    half = np.maximum(batch - 1, 0.0) * prefill / 2
+    return np.where(np.greater(waves, 0), half / np.maximum(waves, 1.0), 0.0)
+
+
+@formula(symbol="t_fellows", cite="trtllm", valid="attention_dp >= 1")
+def gathering_wait(step: Seconds, gathers_prompts: Flag, attention_dp: Count, gathering_steps: Count) -> Seconds:
+    """Mean wait of a prompt for prompts of the other attention ranks, where an engine holds it back until all have one.
+
+    >>> [float(gathering_wait(0.02, gathers, ranks, 10)) for gathers, ranks in ((1, 8), (1, 1), (0, 8))]
+    [0.2, 0.0, 0.0]
+    """
+    return np.where(np.greater(attention_dp, 1) & np.greater(gathers_prompts, 0), gathering_steps * step, 0.0)
+
+
 @formula(symbol="TTFT", cite="gpucalc-counting", valid="")
 def time_to_first_token(
-    request_overhead: Seconds, prefill: Seconds, step: Seconds, queue: Seconds, admission: Seconds, transfer: Seconds
+    request_overhead: Seconds,
+    prefill: Seconds,
+    step: Seconds,
+    queue: Seconds,
+    burst: Seconds,
+    admission: Seconds,
+    transfer: Seconds,
+    fellows: Seconds,
+    steps: Count = 2.0,
 ) -> Seconds:
-    """From sending a request to its first token: overhead, half a running step, queues, prefill and cache transfer.
+    """From sending a request to its first token: overhead, prefill, two running steps, waits and cache transfer.
 
-    >>> round(time_to_first_token(0.03, 0.1, 0.02, 0.05, 0.0, 0.0), 9)
-    0.19
+    A request is seen at the next schedule, and its token leaves one step after its prefill.
+
+    >>> round(time_to_first_token(0.03, 0.1, 0.02, 0.05, 0.0, 0.0, 0.0, 0.0), 9)
+    0.22
     """
-    return request_overhead + prefill + step / 2 + queue + admission + transfer
+    return request_overhead + prefill + steps * step + queue + burst + admission + transfer + fellows
 
 
 @formula(symbol="ρ", cite="gpucalc-counting", valid="rate >= 0")
@@ -203,13 +249,18 @@ def deterministic_queue(rate: PerSecond, service: Seconds) -> Seconds:
 
 
 @formula(symbol="E", cite="leviathan2023", valid="0 <= acceptance < 1; draft >= 0 tokens, accepted independently")
-def tokens_per_verification(acceptance: Ratio, draft: Count) -> Count:
-    """Tokens that one verification yields: (1-a^(g+1))/(1-a).
+def tokens_per_verification(
+    acceptance: Ratio, draft: Count, accepted_tokens: Count = 0.0, accepted_stated: Flag = 0.0
+) -> Count:
+    """Tokens that one verification yields: (1-a^(g+1))/(1-a), or one more than the mean number accepted.
 
-    >>> tokens_per_verification(0.5, 1), tokens_per_verification(0.8, 0)
+    >>> float(tokens_per_verification(0.5, 1)), float(tokens_per_verification(0.8, 0))
     (1.5, 1.0)
+    >>> float(tokens_per_verification(0.0, 3, 1.8, 1))
+    2.8
     """
-    return (1 - acceptance ** (draft + 1)) / (1 - acceptance)
+    by_chance = (1 - acceptance ** (draft + 1)) / (1 - acceptance)
+    return np.where(np.greater(accepted_stated, 0), 1 + accepted_tokens, by_chance)
 
 
 @formula(symbol="t_spec", cite="leviathan2023", valid="tokens >= 1")
@@ -220,18 +271,6 @@ def speculative_step(verify: Seconds, draft: Seconds, draft_tokens: Count, accep
     0.006
     """
     return (verify + draft * draft_tokens) / accepted
-
-
-@formula(symbol="r_PD", cite="patel2023", valid="prefill and decode on GPUs of their own")
-def disaggregated_rate(
-    prefill_workers: Count, prefill: Seconds, decode_workers: Count, decode_batch: Count, osl: Count, step: Seconds
-) -> PerSecond:
-    """Requests per second of x prefill and y decode workers: the slower side decides.
-
-    >>> float(disaggregated_rate(2, 0.5, 1, 64, 100, 0.02))  # 4/s against 64 / 2 s
-    4.0
-    """
-    return np.minimum(prefill_workers / prefill, decode_workers * decode_batch / (osl * step))
 
 
 @formula(symbol="cost", cite="gpucalc-counting", valid="throughput > 0; price in money per GPU and second")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpucalc.core.formula import formula
-from gpucalc.core.units import Bytes, Count, Elements, Flag, Ranks, Ratio, Seconds, Tokens
+from gpucalc.core.units import Bytes, BytesPerSecond, Count, Elements, Flag, PerSecond, Ranks, Ratio, Seconds, Tokens
 
 # --- products --------------------------------------------------------------------------------------
 
@@ -32,14 +32,51 @@ def format_efficiency(
     return gemm_efficiency * slower * product_efficiency
 
 
-@formula(symbol="η_m,f", cite="gpucalc-calibration", valid="")
-def format_memory_efficiency(gemm_memory_efficiency: Ratio, expanded: Flag, expanded_memory_efficiency: Ratio) -> Ratio:
+@formula(symbol="η_m,f", cite="gpucalc-calibration", valid="clock 0: not known, no limit by the multiprocessors")
+def format_memory_efficiency(
+    gemm_memory_efficiency: Ratio,
+    expanded: Flag,
+    expanded_memory_efficiency: Ratio,
+    unpacked_bytes: Bytes,
+    compute_units: Count,
+    clock: PerSecond,
+    memory_bandwidth: BytesPerSecond,
+) -> Ratio:
     """Share of the memory bandwidth at which weights of a number format are read.
 
-    >>> float(format_memory_efficiency(0.8, 1, 0.5)), float(format_memory_efficiency(0.8, 0, 0.5))
-    (0.4, 0.8)
+    Weights that are expanded on the way are read no faster than the multiprocessors unpack them, so many packed bytes
+    in a clock each.
+
+    >>> round(float(format_memory_efficiency(0.9, 1, 1.0, 16, 132, 1.83e9, 4.8e12)), 3)  # H200: 3.87 TB/s
+    0.805
+    >>> float(format_memory_efficiency(0.9, 0, 1.0, 16, 132, 1.83e9, 4.8e12))
+    0.9
     """
-    return gemm_memory_efficiency * np.where(np.greater(expanded, 0), expanded_memory_efficiency, 1.0)
+    unpacking = unpacked_bytes * compute_units * clock / memory_bandwidth
+    limit = np.where(np.greater(clock, 0), unpacking, np.inf)
+    slow = np.minimum(gemm_memory_efficiency * expanded_memory_efficiency, limit)
+    return np.where(np.greater(expanded, 0), slow, gemm_memory_efficiency)
+
+
+@formula(symbol="[dispatch]", cite="deepseek2024", valid="ranks >= 1")
+def dispatches(exchange_kernels: Flag, tp: Ranks, attention_dp: Ranks, gather_ranks: Ranks) -> Flag:
+    """Whether ranks that share experts exchange tokens by dispatch kernels: beyond so many that a gather is slower.
+
+    >>> float(dispatches(0, 1, 16, 8)), float(dispatches(0, 1, 8, 8)), float(dispatches(1, 1, 2, 8))
+    (1.0, 0.0, 1.0)
+    """
+    return 1.0 * (np.greater(exchange_kernels, 0) | np.greater(tp * attention_dp, gather_ranks))
+
+
+@formula(symbol="λ", cite="deepseek2024", valid="ep >= 1; EPLB with redundant experts beyond gather_ranks")
+def load_factor(ep: Ranks, gather_ranks: Ranks, expert_load_factor: Ratio, balanced_load_factor: Ratio) -> Ratio:
+    """Rows of the fullest rank over the mean: experts in place, or redundant ones where many ranks share them.
+
+    >>> float(load_factor(8, 8, 2.0, 1.1)), float(load_factor(32, 8, 2.0, 1.1)), float(load_factor(1, 8, 2.0, 1.1))
+    (2.0, 1.1, 1.0)
+    """
+    spread = np.where(np.greater(ep, gather_ranks), balanced_load_factor, expert_load_factor)
+    return np.where(np.greater(ep, 1), spread, 1.0)
 
 
 @formula(symbol="[8 bit]", cite="gpucalc-counting", valid="")
@@ -83,14 +120,13 @@ def experts_visited_here(visited: Count, ep: Ranks) -> Count:
 
 
 @formula(symbol="q·T/p·λ", cite="gpucalc-calibration", valid="ep >= 1; routing is even within a rank")
-def routed_rows(group_tokens: Tokens, experts_per_token: Count, ep: Ranks, expert_load_factor: Ratio) -> Count:
+def routed_rows(group_tokens: Tokens, experts_per_token: Count, ep: Ranks, load_factor: Ratio) -> Count:
     """Rows of the grouped products of the fullest rank: copies of the tokens that go to its experts.
 
-    >>> float(routed_rows(1024, 8, 8, 1.25)), float(routed_rows(1024, 8, 1, 1.25))
+    >>> float(routed_rows(1024, 8, 8, 1.25)), float(routed_rows(1024, 8, 1, 1.0))
     (1280.0, 8192.0)
     """
-    skew = np.where(np.greater(ep, 1), expert_load_factor, 1.0)
-    return np.maximum(group_tokens * experts_per_token / ep * skew, 1.0)
+    return np.maximum(group_tokens * experts_per_token / ep * load_factor, 1.0)
 
 
 @formula(symbol="q·T/p·L_moe/L", cite="gpucalc-counting", valid="layers, ep >= 1")

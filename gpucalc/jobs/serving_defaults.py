@@ -34,8 +34,14 @@ def with_defaults(cells: Mapping[str, Any], model: Model, device: Device, engine
     columns, reasons = _budgets(cells, device, engine)
     share, why_share = _share(cells, device, engine, columns)
     columns["memory_share"] = share
+    columns["driver_reserve"] = engine.values["driver_reserve"] if _drivers_total(device) else 0.0
     reasons = {"precision": why_precision, "kv_precision": why_cache, **reasons, "memory_share": why_share}
     return Defaults({"precision": precision, "kv_precision": cache}, columns, reasons)
+
+
+def _drivers_total(device: Device) -> bool:
+    """Whether the memory that the database states is the driver's total, not what CUDA reports of the card."""
+    return device.usable_basis != "reported"
 
 
 def stated_format(cells: Mapping[str, Any], name: str) -> str:
@@ -82,10 +88,11 @@ def _budgets(cells: Mapping[str, Any], device: Device, engine: Engine) -> tuple[
 def _share(cells: Mapping[str, Any], device: Device, engine: Engine, budgets: Mapping[str, float]) -> tuple[float, str]:
     if cells.get("memory_share") is not None:
         return float(cells["memory_share"]), STATED
+    reserve = engine.values["driver_reserve"]
     if engine.memory_rule == "static" and budgets["graph_batch"]:
         ranks = {name: float(cells.get(name) or 1) for name in ("tp", "pp", "attention_dp")}
         found = static_share(
-            usable_bytes=device.usable_bytes,
+            usable_bytes=device.usable_bytes + (0.0 if _drivers_total(device) else reserve),
             chunk_tokens=budgets["chunk_tokens"],
             graph_batch=budgets["graph_batch"],
             draft_tokens=float(cells.get("draft_tokens") or 0),

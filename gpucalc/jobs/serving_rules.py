@@ -32,7 +32,7 @@ def layout_rules(cells: Mapping[str, Any], model: Model) -> list[Broken]:
     if cells.get("prefill_workers"):
         for side in SIDES:
             one = worker(cells, side)
-            own = _worker_rules(one["tp"], 1, one["attention_dp"], one["ep"], model)
+            own = worker_rules(one["tp"], 1, one["attention_dp"], one["ep"], model)
             found += [(name, f"workers that {side}: {text}") for name, text in own]
         return found
     tp, pp, dp, share = (int(cells[n]) for n in ("tp", "pp", "dp", "attention_dp"))
@@ -45,8 +45,8 @@ def layout_rules(cells: Mapping[str, Any], model: Model) -> list[Broken]:
         found.append((STAGES, f"pp={pp} asks for more stages than the {model.layers} layers"))
     if dp % share:
         text = f"attention_dp={share} does not divide dp={dp}; attention_dp={largest_divisor(dp, share)}"
-        return [*found, *_worker_rules(tp, pp, 1, 1, model), (PRODUCT, text)]
-    found += _worker_rules(tp, pp, share, int(cells["ep"]), model)
+        return [*found, *worker_rules(tp, pp, 1, 1, model), (PRODUCT, text)]
+    found += worker_rules(tp, pp, share, int(cells["ep"]), model)
     apart = int(cells.get("prefill_gpus") or 0)
     if apart and (apart % (tp * pp * share) or apart >= cells["n_gpus"]):
         text = (
@@ -57,7 +57,7 @@ def layout_rules(cells: Mapping[str, Any], model: Model) -> list[Broken]:
     return found
 
 
-def _worker_rules(tp: int, pp: int, share: int, ep: int, model: Model) -> list[Broken]:
+def worker_rules(tp: int, pp: int, share: int, ep: int, model: Model) -> list[Broken]:
     """Rules of one replica or worker."""
     found: list[Broken] = []
     if model.heads and model.heads % tp:

@@ -12,7 +12,7 @@ from typing import Any
 SIDES = ("prefill", "decode")
 DEGREES = ("tp", "attention_dp", "ep", "workers")
 SIDE_CELLS = tuple(f"{side}_{name}" for side in SIDES for name in DEGREES)
-WHOLE = ("tp", "pp", "dp", "ep", "prefill_gpus")  # cells of deployments of one layout
+WHOLE = ("tp", "pp", "dp", "ep", "attention_dp")  # cells of deployments of one layout
 
 
 def has_sides(cells: Mapping[str, Any]) -> bool:
@@ -42,14 +42,15 @@ def side_problems(cells: Mapping[str, Any]) -> list[str]:
     """What contradicts itself in the cells of a deployment of two sides."""
     if not has_sides(cells):
         return []
+    both = {side: worker(cells, side) for side in SIDES}
     problems = [
         f"{name} is of a deployment of one layout; with workers apart state prefill_… and decode_…"
         for name in WHOLE
         if cells.get(name) is not None
     ]
-    if cells.get("attention_dp") is not None:
-        problems.append("attention_dp is of one layout; state prefill_attention_dp and decode_attention_dp")
-    both = {side: worker(cells, side) for side in SIDES}
+    apart = cells.get("prefill_gpus")
+    if apart is not None and int(apart) != gpus_of(both["prefill"]):
+        problems.append(f"prefill_gpus={apart}, but the workers that prefill take {gpus_of(both['prefill'])} GPUs")
     total = sum(gpus_of(one) for one in both.values())
     stated = cells.get("n_gpus")
     if stated is not None and int(stated) != total:

@@ -186,8 +186,8 @@ def describe(model: Model) -> dict[str, Any]:
     counts = {
         name: getattr(model, name) for name in names if name.startswith(("parameters_", "kv_bytes", "state_bytes"))
     }
-    more = ("vision_parameters", "encoder_parameters", "mtp_parameters", "matmul_parameters_active", "quantization")
-    more = (*more, "weight_format", "cache_format")
+    formats = ("quantization", "weight_format", "cache_format")
+    more = ("vision_parameters", "encoder_parameters", "mtp_parameters", "matmul_parameters_active", *formats)
     return {
         "name": model.name,
         "architecture": model.architecture,

@@ -18,6 +18,7 @@ from gpucalc.jobs.serving import ServingJob, resolve_serving, serving_prediction
 from gpucalc.jobs.serving_rules import layout_rules
 from gpucalc.jobs.serving_sides import SIDE_CELLS, has_sides
 from gpucalc.questions.serve_layouts import LARGEST_TP, LAYOUT, layouts, serving_label
+from gpucalc.questions.serve_matched import matched
 from gpucalc.questions.serve_remedies import does_not_fit
 
 if TYPE_CHECKING:
@@ -82,7 +83,12 @@ def serve(
     enumerated = 0
     if has_sides(cells):
         found, enumerated = [probe], 1
-    for layout in () if has_sides(cells) else _chosen(cells, probe, disaggregate):
+    if disaggregate and not has_sides(cells) and cells.get("n_gpus") is not None:
+        apart = list(matched(cells, probe, context, int(cells["n_gpus"])))
+        free = {name: value for name, value in cells.items() if name not in LAYOUT}
+        found += [resolve_serving({**free, **sides}, context) for sides in apart]
+        enumerated += len(apart)
+    for layout in () if has_sides(cells) else _chosen(cells, probe):
         enumerated += 1
         gpus = layout["tp"] * layout["pp"] * layout["dp"]
         full = {**probe.cells, **layout, "n_gpus": gpus}
@@ -118,10 +124,10 @@ def _probe(cells: Mapping[str, Any], context: Context) -> ServingJob:
     return resolve_serving({**plain, "n_gpus": gpus, "tp": 1, "pp": 1, "dp": gpus, "attention_dp": 1}, context)
 
 
-def _chosen(cells: Mapping[str, Any], probe: ServingJob, disaggregate: bool) -> Iterator[dict[str, int]]:
+def _chosen(cells: Mapping[str, Any], probe: ServingJob) -> Iterator[dict[str, int]]:
     mixture = probe.model.is_moe
     if cells.get("n_gpus") is not None:
-        yield from layouts(cells, mixture, int(cells["n_gpus"]), disaggregate)
+        yield from layouts(cells, mixture, int(cells["n_gpus"]))
         return
     if cells.get("tp") is not None:
         gpus = [int(cells["tp"]) * int(cells.get("pp") or 1) * int(cells.get("dp") or 1)]
@@ -188,7 +194,11 @@ def serving_rows(ledger: Ledger, found: Sequence[ServingJob], price: float | Non
         total = predicted["pred_output_tok_s_total"]
         cells = job.cells
         row: dict[str, Any] = {"layout": serving_label(cells), "model": job.model.name, "gpu": job.cluster.device.key}
-        row |= {n: cells.get(n) for n in ("n_gpus", *LAYOUT, *SIDE_CELLS, "precision", "kv_precision", "isl", "osl")}
+        gone = LAYOUT if cells.get("prefill_workers") else SIDE_CELLS
+        row |= {
+            n: None if n in gone else cells.get(n)
+            for n in ("n_gpus", *LAYOUT, *SIDE_CELLS, "precision", "kv_precision", "isl", "osl")
+        }
         row |= {"concurrency": cells.get("concurrency"), "rate": cells.get("rate"), "framework": job.engine.name}
         row |= predicted
         row["pred_tok_s_per_user"] = 1e3 / predicted["pred_tpot_ms"] if predicted["pred_tpot_ms"] else None

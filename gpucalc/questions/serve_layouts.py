@@ -11,7 +11,6 @@ from gpucalc.jobs.serving_sides import SIDE_CELLS, SIDES, worker
 
 LARGEST_TP = 64
 LARGEST_PP = 16
-SPLITS = 16  # shares of the replicas tried for prefill
 LAYOUT = ("tp", "pp", "dp", "ep", "attention_dp", "prefill_gpus")
 NAMES = {"tp": "tp", "pp": "pp", "dp": "dp", "ep": "ep", "attention_dp": "adp", "prefill_gpus": "pre"}
 CELLS = {short: name for name, short in NAMES.items()}
@@ -89,31 +88,23 @@ def _tokens(text: str, option: str, example: str) -> dict[str, int]:
     return cells
 
 
-def _divisors(number: int, limit: int) -> list[int]:
+def divisors(number: int, limit: int) -> list[int]:
+    """Divisors of a number, up to a limit.
+
+    >>> divisors(12, 6)
+    [1, 2, 3, 4, 6]
+    """
     return [d for d in range(1, min(number, limit) + 1) if number % d == 0]
 
 
-def _splits(replicas: int) -> list[int]:
-    """Numbers of replicas that only prefill: all of them, or SPLITS evenly spaced ones.
-
-    >>> _splits(4), len(_splits(1000))
-    ([1, 2, 3], 15)
-    """
-    return sorted({max(1, round(replicas * i / SPLITS)) for i in range(1, SPLITS)} - {replicas}) if replicas > 1 else []
-
-
-def layouts(cells: Mapping[str, Any], mixture: bool, gpus: int, disaggregate: bool = False) -> Iterator[dict[str, int]]:
+def layouts(cells: Mapping[str, Any], mixture: bool, gpus: int) -> Iterator[dict[str, int]]:
     """Every way to cut `gpus` GPUs, legal or not; stated cells stay as they are."""
-    for tp in _divisors(gpus, LARGEST_TP):
-        for pp in _divisors(gpus // tp, LARGEST_PP):
+    for tp in divisors(gpus, LARGEST_TP):
+        for pp in divisors(gpus // tp, LARGEST_PP):
             dp = gpus // (tp * pp)
-            for shared in _divisors(dp, dp) if mixture else [1]:
+            for shared in divisors(dp, dp) if mixture else [1]:
                 for ep in sorted({1, tp * shared}) if mixture else [1]:
                     found = {"tp": tp, "pp": pp, "dp": dp, "ep": ep, "attention_dp": shared}
                     if any(cells.get(n) not in {None, v} for n, v in found.items()):
                         continue
                     yield found
-                    replica = tp * pp * shared
-                    if disaggregate and not cells.get("prefill_gpus"):
-                        for count in _splits(gpus // replica):
-                            yield {**found, "prefill_gpus": count * replica}

@@ -88,7 +88,7 @@ def made(
 
 def apart_problem(job: ServingJob) -> list[str]:
     """Prefill and decode workers cannot be one command."""
-    if job.cells.get("prefill_gpus"):
+    if job.cells.get("prefill_workers"):
         return ["prefill and decode workers are launched apart; export each with its own layout and GPUs"]
     return []
 

@@ -37,8 +37,13 @@ def blueprint_from_config(config: dict[str, Any], label: str) -> tuple[Blueprint
     method = Reader(holder, label).find("quantization_config.quant_method", "quantization_config.quant_algo")[1]
     if isinstance(method, str):
         stored = stored_formats(holder, blueprint.layers)
-        formats = {"weight_format": stored.weights, "cache_format": stored.cache, "plain_parts": stored.plain}
-        blueprint = replace(blueprint, quantization=method.lower(), **formats)
+        blueprint = replace(
+            blueprint,
+            quantization=method.lower(),
+            weight_format=stored.weights,
+            cache_format=stored.cache,
+            plain_parts=stored.plain,
+        )
     return blueprint, reader
 
 

@@ -106,9 +106,8 @@ def _cache(quantized: Mapping[str, Any]) -> str:
     """The format of the cache that the checkpoint has scales for; empty: none, so 16 bit."""
     scheme = quantized.get("kv_cache_scheme")
     if isinstance(scheme, Mapping):
-        return {"float": {8: "fp8", 4: "nvfp4"}, "int": {8: "int8"}}.get(str(scheme.get("type")), {}).get(
-            scheme.get("num_bits"), ""
-        )
+        named = f"{scheme.get('type')}{scheme.get('num_bits')}"
+        return {"float8": "fp8", "float4": "nvfp4", "int8": "int8"}.get(named, "")
     text = str(quantized.get("kv_cache_quant_algo") or quantized.get("kv_cache_quant_method") or "").casefold()
     return next((name for name in ("nvfp4", "fp8", "int8") if name in text), "")
 
