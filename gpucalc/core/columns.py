@@ -321,6 +321,7 @@ PREDICTED_COLUMNS = (
     *_ranged("pred_rate_tflops", "rate of all GPUs", "rate", "TFLOP/s", decimals=1),
     _out("pred_run_time_s", "time of a run that fills the device memory", "run time", "s", decimals=1),
     *_ranged("pred_makespan_days", "until the last frame is done", "makespan", "days", decimals=3),
+    Column("pred_bottleneck", "text", "side that limits the rate: prefill or decode", heading="limited by"),
 )
 
 INPUT: dict[str, Column] = {c.name: c for c in INPUT_COLUMNS}
