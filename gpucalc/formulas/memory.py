@@ -35,7 +35,7 @@ def gradient_memory(
 ) -> Bytes:
     """Gradients held by one rank between micro-batches; none where they follow the optimizer to the host.
 
-    >>> float(gradient_memory(1e9, 4.0, 2, 8)), float(gradient_memory(1e9, 4.0, 2, 8, 1))
+    >>> float(gradient_memory(1e9, 4.0, 2, 8)), float(gradient_memory(1e9, 4.0, 2, 8, 1, 1))
     (500000000.0, 0.0)
     """
     held = 1 - offload_optimizer * offload_moves_gradients

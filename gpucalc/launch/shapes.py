@@ -21,7 +21,7 @@ def same_shapes(cells: Mapping[str, Any]) -> list[str]:
     with biases, which tells apart the models without a gated MLP).
 
     >>> same_shapes({"layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "ffn_hidden": 14336, "vocab": 128256})
-    ['llama-3-8b', 'llama-3.1-8b']
+    ['llama-3-8b', 'llama-3.1-8b', 'minicpm-llama3-v-2.5']
     """
     found = []
     for name in preset_names():
