@@ -261,3 +261,12 @@ def test_learned_positions_end_and_others_are_extended(command: str) -> None:
     extended = gpucalc(command, "llama-2-7b", *job, *layout)
     assert extended.status == 0
     assert "beyond the 4,096 positions of llama-2-7b" in extended.err
+
+
+@pytest.mark.parametrize("label", ["dp8-mbs1-zero2-none", "dp4-cp2-mbs1-zero1", "tp2-pp*-mbs1", "tp*-zero3-mbs*"])
+@pytest.mark.parametrize("command", ["plan", "scale"])
+def test_searches_within_a_label_say_what_has_no_effect(command: str, label: str) -> None:
+    job = (*JOB, "--layout", label.removeprefix("dp8-").removeprefix("dp4-") if command == "scale" else label)
+    done = gpucalc(command, *job, "--set", "experts_per_token=2")
+    assert done.status == 0
+    assert "--set experts_per_token=2 changes nothing here" in done.err

@@ -25,6 +25,15 @@ def written(job: RowOptions) -> dict[str, str]:
     return flags | {name: f"--{name} {getattr(job, name)}" for name in BESIDE if getattr(job, name)}
 
 
+def laid_out(cells: Mapping[str, Any], layout: Mapping[str, Any]) -> dict[str, Any]:
+    """The cells of a search with one layout that it found in the place of the axes that it chose from."""
+    from gpucalc.layouts.axes import AXES
+
+    rest = {name: value for name, value in cells.items() if name not in AXES}
+    own = {name: layout[name] for name in (*AXES, "n_gpus") if layout.get(name) is not None}
+    return {**rest, **own}
+
+
 def say_effects(job: RowOptions, cells: Mapping[str, Any], context: Context, *, free: Sequence[str] = ()) -> None:
     """Say on standard error which stated cells of a whole job change nothing of its step.
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpucalc.cli.commands import command
-from gpucalc.cli.effects import say_effects
+from gpucalc.cli.effects import laid_out, say_effects
 from gpucalc.cli.job_options import JobOptions, require
 from gpucalc.cli.networks import asks_of_network, write_rows_of
 from gpucalc.cli.option import option
@@ -109,9 +109,7 @@ def fit(
     rows = [_row(verdict, count) for verdict in verdicts]
     _write(rows, [_remedy_row(one) for one in cures], best, show, output, count)
     if best is not None:
-        axes = decided_axes()
-        whole = cells | {name: best.job.cells[name] for name in (*axes, "n_gpus") if name in best.job.cells}
-        say_effects(job, whole, context, free=tuple(axes))
+        say_effects(job, laid_out(cells, best.job.cells), context, free=tuple(decided_axes()))
     if asserted:
         return _verdict(asserted, [v.outcome.fit for v in verdicts if v.fits and v.outcome is not None], count)
     return ExitStatus.OK if any(v.fits for v in verdicts) else ExitStatus.INFEASIBLE

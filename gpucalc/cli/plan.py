@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpucalc.cli.commands import command
-from gpucalc.cli.effects import say_effects
+from gpucalc.cli.effects import laid_out, say_effects
 from gpucalc.cli.job_options import JobOptions, require
 from gpucalc.cli.mixed import is_mixed, plan_mixed
 from gpucalc.cli.networks import asks_of_network, write_plan
@@ -93,8 +93,7 @@ def plan(
     if result.rows:
         from gpucalc.layouts.axes import decided_axes
 
-        axes = {name: result.rows[0][name] for name in decided_axes() if result.rows[0].get(name) is not None}
-        say_effects(job, cells | axes, context, free=tuple(decided_axes()))
+        say_effects(job, laid_out(cells, result.rows[0]), context, free=tuple(decided_axes()))
     return ExitStatus.OK if result.rows else ExitStatus.INFEASIBLE
 
 

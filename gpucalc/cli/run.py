@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpucalc.cli.commands import command
-from gpucalc.cli.effects import say_idle
+from gpucalc.cli.effects import laid_out, say_idle
 from gpucalc.cli.job_options import JobOptions, require_job
 from gpucalc.cli.mixed import CutOptions, mixed_step_of
 from gpucalc.cli.option import option, values_of
@@ -183,8 +183,7 @@ def run(
         return tuple(tuple(figure) for figure in figures.values())
 
     axes = decided_axes()
-    laid_out = found.job.cells if found.job is not None else {}
-    whole = cells | {name: laid_out[name] for name in axes if name in laid_out}
+    whole = laid_out(cells, found.job.cells) if found.job is not None else cells
     free = () if "tp" in cells else tuple(axes)
     say_idle(job, given, whole, context, ask, free=free, needed=("tokens",), words={"grid": ("france", "poland")})
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpucalc.cli.commands import command
-from gpucalc.cli.effects import say_effects
+from gpucalc.cli.effects import laid_out, say_effects
 from gpucalc.cli.job_options import JobOptions, require
 from gpucalc.cli.networks import asks_of_network, write_rows_of
 from gpucalc.cli.option import option
@@ -105,9 +105,7 @@ def scale(
     if largest is not None:
         from gpucalc.layouts.axes import decided_axes
 
-        axes = decided_axes()
-        whole = cells | {name: largest.job.cells[name] for name in (*axes, "n_gpus") if name in largest.job.cells}
-        say_effects(job, whole, context, free=(*axes, "global_batch"))
+        say_effects(job, laid_out(cells, largest.job.cells), context, free=(*decided_axes(), "global_batch"))
     return ExitStatus.OK if any(p.outcome for p in curves.points) else ExitStatus.INFEASIBLE
 
 
