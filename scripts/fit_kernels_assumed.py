@@ -32,7 +32,7 @@ PUBLISHED_PLATEAU = {
     ("gb200", "bf16"): (0.729, _MAMF),
     ("gh200-96gb", "fp8"): (0.776, _MAMF),
     # Full rate with fp32 accumulation is half of the chip's: no power limit holds it back.
-    ("rtx4090-24gb", "bf16"): (0.97, "160.2 TFLOP/s at 8192 cubed, torch-performance-test-data, issue 78"),
+    ("rtx4090-24gb", "bf16"): (0.97, "160.2 TFLOP/s at 8192 cubed, torch-performance-test-data #78"),
     ("mi300x", "bf16"): (0.511, _MAMF),
     ("mi325x", "bf16"): (0.604, _MAMF),
     ("mi355x", "bf16"): (0.622, _MAMF),

@@ -67,20 +67,25 @@ def _forward(ledger: Ledger, part: str) -> None:
     ledger.total(f"forward/{part}/time", *parts)
 
 
+def _launches(ledger: Ledger, part: str, passes: str | Constant) -> None:
+    """Store what the host needs to start the kernels of a component in so many passes."""
+    ledger.add(
+        f"launch/{part}",
+        convolution.host_launch_time,
+        launches=f"{part}.launches",
+        runs=f"{part}.launch_runs",
+        launch_seconds=f"{part}.launch_seconds",
+        passes=passes,
+    )
+
+
 def _steps(ledger: Ledger, parts: Sequence[str]) -> tuple[list[str], list[str]]:
     """Store what each component costs in a micro-step: its passes on the device, and its launches from the host."""
     compute, launches = [], []
     for part in parts:
         ledger.add(f"passes/{part}", convolution.step_passes, state_passes=f"{part}.state_passes")
         ledger.product(f"micro/{part}", f"forward/{part}/time", f"passes/{part}")
-        ledger.add(
-            f"launch/{part}",
-            convolution.host_launch_time,
-            launches=f"{part}.launches",
-            runs=f"{part}.launch_runs",
-            launch_seconds=f"{part}.launch_seconds",
-            passes=f"passes/{part}",
-        )
+        _launches(ledger, part, f"passes/{part}")
         compute.append(f"micro/{part}")
         launches.append(f"launch/{part}")
     return compute, launches
@@ -203,14 +208,7 @@ def _generation(ledger: Ledger, parts: Sequence[str]) -> None:
     ledger.total("time/step", "time/step-forwards")
     after = []
     for part in serial:
-        ledger.add(
-            f"launch/{part}",
-            convolution.host_launch_time,
-            launches=f"{part}.launches",
-            runs=f"{part}.launch_runs",
-            launch_seconds=f"{part}.launch_seconds",
-            passes=ONE,
-        )
+        _launches(ledger, part, ONE)
         ledger.add(f"time/{part}", convolution.device_or_host, compute=f"forward/{part}/time", launch=f"launch/{part}")
         after.append(f"time/{part}")
     ledger.total("time/latency", "time/denoising", "step_floor", *after)

@@ -11,18 +11,6 @@ from gpucalc.core.formula import formula
 from gpucalc.core.units import Count, Ratio
 
 
-@formula(symbol="c_t", cite="alfares2008", valid="radix >= 4; tiers >= 1")
-def fat_tree_capacity(radix: Count, tiers: Count) -> Count:
-    """End points of a full-bisection fat tree of switches with `radix` ports: 2·(radix/2)^tiers.
-
-    64 ports: 64, 2,048, 65,536.
-
-    >>> [float(fat_tree_capacity(64, t)) for t in (1, 2, 3)]
-    [64.0, 2048.0, 65536.0]
-    """
-    return 2.0 * (radix / 2) ** tiers
-
-
 @formula(symbol="t", cite="alfares2008", valid="radix >= 4; n_gpus >= 1")
 def fat_tree_tiers(n_gpus: Count, radix: Count) -> Count:
     """Levels of switches that a fat tree needs for `n_gpus`.

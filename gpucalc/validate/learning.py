@@ -20,7 +20,8 @@ from gpucalc.jobs.learned import FACTORS, MODEL, QUANTILE, Posterior
 from gpucalc.questions import learn
 from gpucalc.validate.training import LEFT_OUT, Checked, check_rows, shipped_held_out, shipped_rows
 
-LEAST_ROWS = 8
+LEAST_ROWS = 8  # of a group with step times
+LEAST_PEAKS = 5  # of one with peaks of memory, of which fewer are published
 DRAWS = 20
 WORSE = (0.1, 0.01)  # a group is made worse where its error grows by a tenth and by a point
 
@@ -29,7 +30,7 @@ def learning_report(db: Any, runs: int) -> dict[str, Any]:
     """The table of `validate --learn`: by quantity and by group, errors without own runs and with `runs` of them."""
     rows = check_rows(shipped_rows(), Context(db, learned=False), shipped_held_out())
     document: dict[str, Any] = {"by_group": [], "all": []}
-    for quantity, least in ((TIME_BAND, LEAST_ROWS), (MEMORY_BAND, runs + 2)):
+    for quantity, least in ((TIME_BAND, LEAST_ROWS), (MEMORY_BAND, max(LEAST_PEAKS, runs + 2))):
         found = [
             _scored(quantity, name, members, runs, seed)
             for seed, (name, members) in enumerate(_groups(rows, quantity, least).items())
@@ -47,12 +48,7 @@ def _groups(rows: Sequence[Checked], quantity: str, least: int) -> dict[tuple[st
         if row.job is not None and measured and predicted:
             key = (row.record["source"], row.record["model"], row.job.cluster.device.key, row.job.cells["precision"])
             groups.setdefault(key, []).append(row)
-    return {key: members for key, members in groups.items() if len(members) >= max(least, runs_needed(quantity))}
-
-
-def runs_needed(quantity: str) -> int:
-    """The least rows of a group that says anything."""
-    return LEAST_ROWS if quantity == TIME_BAND else 5
+    return {key: members for key, members in groups.items() if len(members) >= least}
 
 
 def _pair(row: Checked, quantity: str) -> tuple[float | None, float | None]:
