@@ -148,7 +148,15 @@ def measured(tree: Path, *arguments: str, rows: str = "") -> tuple[float, float,
 
 def stream(count: int) -> str:
     """Rows of different jobs, as a CSV: each differs from the one before in model, GPU, cluster or layout."""
-    models = ("llama-3.1-8b", "llama-3.1-70b", "gpt3-175b", "mixtral-8x7b", "qwen2.5-7b", "llama-2-13b", "gpt3-6.7b")
+    models = (
+        "llama-3.1-8b",
+        "llama-3.1-70b",
+        "llama-3.1-405b",
+        "mixtral-8x7b",
+        "qwen2.5-7b",
+        "llama-2-13b",
+        "qwen2.5-72b",
+    )
     gpus = ("h100-sxm-80gb", "a100-sxm-80gb", "h200-sxm-141gb", "b200-sxm-180gb", "mi300x")
     shapes = itertools.product((4096, 8192, 2048), (1, 2, 4), (64, 128, 256, 512), (1, 2, 4), (1, 2, 4, 8))
     lines = ["model,gpu,n_gpus,seq_len,global_batch,tp,pp,dp,micro_batch,zero_stage,recompute"]
