@@ -14,8 +14,9 @@ from legal_jobs import database, legal_cells
 
 from gpucalc.core.columns import INPUT
 from gpucalc.core.errors import UsageError
+from gpucalc.jobs.completion import layout_facts
 from gpucalc.jobs.context import Context
-from gpucalc.jobs.training import fit_code, fit_of, layout_facts, may_fit, predict, resolve
+from gpucalc.jobs.training import fit_code, fit_of, may_fit, predict, resolve
 from gpucalc.jobs.variations import layout_label
 from gpucalc.layouts import rules, verdicts
 from gpucalc.layouts.axes import AXES, Sizes, of_scope, searched_axes

@@ -12,8 +12,9 @@ from gpucalc.database.cluster import Cluster
 from gpucalc.database.defaults import defaults
 from gpucalc.database.stacks import Rates, Stack, choose_stack, rates
 from gpucalc.estimate.network import GENERATION, INFERENCE, TRAINING
+from gpucalc.jobs.completion import collect, largest_divisor, stated_cluster
 from gpucalc.jobs.context import Context
-from gpucalc.jobs.training import collect, fit_of, largest_divisor, stated_cluster
+from gpucalc.jobs.training import fit_of
 from gpucalc.models.networks.catalog import (
     NUMBERS,
     SIZES,

@@ -13,8 +13,8 @@ from gpucalc.core.columns import COLUMNS, KINDS, parse_cell
 from gpucalc.core.errors import UsageError
 from gpucalc.database.documents import MEMORY_RULES
 from gpucalc.database.engines import Engine, choose_engine
-from gpucalc.jobs import training as jobs
 from gpucalc.jobs.columns import model_columns
+from gpucalc.jobs.completion import collect, stated_cluster, stated_model
 from gpucalc.jobs.formats import CACHE_FORMATS, format_named
 from gpucalc.jobs.serving_columns import cluster_columns, format_columns, load_columns, model_extras
 from gpucalc.jobs.serving_defaults import stated_format, with_defaults
@@ -82,21 +82,21 @@ def resolve_serving(cells: Mapping[str, Any], context: Context) -> ServingJob:
     """Complete the typed cells of one row; UsageError with all violations."""
     problems = side_problems(cells)
     notes: list[str] = []
-    model = jobs.collect(problems, jobs.stated_model, cells, notes)
+    model = collect(problems, stated_model, cells, notes)
     stated = {name: value for name, value in cells.items() if value is not None}
     if has_sides(stated):
         stated["n_gpus"] = sum(gpus_of(worker(stated, side)) for side in SIDES)
     elif stated.get("n_gpus") is None:
         stated["n_gpus"] = (stated.get("tp") or 1) * (stated.get("pp") or 1) * (stated.get("dp") or 1)
-    cluster = jobs.collect(problems, jobs.stated_cluster, stated, context)
+    cluster = collect(problems, stated_cluster, stated, context)
     framework, version = (str(cells.get(name) or "") for name in ("framework", "framework_version"))
-    engine = jobs.collect(problems, choose_engine, framework, context.db, version)
+    engine = collect(problems, choose_engine, framework, context.db, version)
     for name in ("isl", "osl"):
         if cells.get(name) is None:
             problems.append(f"{name} is not stated")
     for name, known in (("precision", None), ("kv_precision", CACHE_FORMATS)):
         if text := stated_format(cells, name):
-            jobs.collect(problems, format_named, text, name, known)
+            collect(problems, format_named, text, name, known)
     if model is None or cluster is None or engine is None or problems:
         raise UsageError(*problems)
     full = _laid_out(stated, model, cluster)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from gpucalc.jobs.completion import largest_divisor
 from gpucalc.jobs.serving_sides import SIDES, worker
-from gpucalc.jobs.training import largest_divisor
 
 if TYPE_CHECKING:
     from gpucalc.database.records import Device

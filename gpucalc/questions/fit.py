@@ -16,6 +16,7 @@ import numpy as np
 from gpucalc.core.ledger import Columns
 from gpucalc.estimate.training import estimate_training
 from gpucalc.jobs import training as jobs
+from gpucalc.jobs.completion import layout_sizes
 from gpucalc.jobs.context import Context
 from gpucalc.jobs.variations import Outcome, Variation, largest_part, layout_label, outcomes
 from gpucalc.layouts import rules
@@ -189,7 +190,7 @@ class Sizer:
     def _facts(self, rows: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """What the rules read of some rows."""
         plain = {name: axis.code(None if callable(axis.default) else axis.default) for name, axis in AXES.items()}
-        sizes = vars(jobs.layout_sizes(self.base.cells, self.base.model, self.base.cluster))
+        sizes = vars(layout_sizes(self.base.cells, self.base.model, self.base.cluster))
         c = {**plain, **sizes, "offered": None, "schedule": _schedule(rows), **rows}
         return {**c, **rules.derived(c)}
 

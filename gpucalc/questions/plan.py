@@ -18,6 +18,7 @@ from gpucalc.core.rows import text_record
 from gpucalc.database.profiles import Profile
 from gpucalc.estimate.training import estimate_training, least_step_time
 from gpucalc.jobs import training as jobs
+from gpucalc.jobs.completion import largest_divisor, layout_sizes, offered_schedules
 from gpucalc.jobs.context import Context
 from gpucalc.layouts import rules, verdicts
 from gpucalc.layouts.axes import AUTOMATIC, AXES, CUT, LAYER, decided_axes, degree_axes, searched_axes
@@ -164,14 +165,14 @@ def _impossible(stated: Mapping[str, Any], base: jobs.Job) -> list[str]:
     for name in degree_axes():
         value = stated.get(name)
         if isinstance(value, int) and n % value:
-            near = jobs.largest_divisor(n, value)
+            near = largest_divisor(n, value)
             problems.append(f"{name}={value} does not divide the {n} GPUs; {name}={near} does")
     single = {name: value for name, value in stated.items() if name in AXES and not isinstance(value, tuple)}
     full = {**{name: 1 for name in degree_axes()}, "ep": 1, "etp": 1, "vpp": 1, "micro_batch": 1, **single}
     full.setdefault("schedule", "none")
     if "dp" not in single:
         full["dp"] = max(1, n // math.prod(full[name] for name in degree_axes()))
-    sizes = jobs.layout_sizes(base.cells, base.model, base.cluster)
+    sizes = layout_sizes(base.cells, base.model, base.cluster)
     c = rules.facts({**base.cells, **full}, sizes)
     for rule in rules.rules():
         axes = rules.axes_read(rule)
@@ -199,7 +200,7 @@ def _space(stated: Mapping[str, Any], base: jobs.Job) -> Space:
     selective = not c["flash"] or c["selective_kept"] < 1
     sizes = {**stated, "n_gpus": base.cluster.n_gpus, "seq_len": base.cells["seq_len"]}
     space = make_space(sizes, int(c["layers"]), base.model.heads, base.model.experts, base.cluster.domain, selective)
-    offered = jobs.offered_schedules(base.profile if base.context.profile or stated.get("framework") else None)
+    offered = offered_schedules(base.profile if base.context.profile or stated.get("framework") else None)
     return space if offered is None else dataclasses.replace(space, offered=np.array(offered))
 
 

@@ -146,7 +146,7 @@ def engine_rows(policy: Policy, model: Model, context: Context) -> tuple[list[An
 
 def engine_tp(policy: Policy, model: Model, context: Context) -> int:
     """The least tensor parallelism at which the weights leave an engine half of its memory."""
-    from gpucalc.jobs.training import stated_cluster
+    from gpucalc.jobs.completion import stated_cluster
 
     cluster = stated_cluster({"gpu": policy.cells["gpu"], "n_gpus": policy.engine_gpus}, context)
     share = ENGINE_SHARE["apart" if policy.generation_gpus else "colocated"] * WEIGHTS_SHARE
