@@ -118,3 +118,22 @@ def test_validate_reports_by_source():
     found = json.loads(ran.out)
     groups = {line["group"]: line for line in found["by_group"]}
     assert groups["training mlcommons/training_results_v3.1"]["median_pct"] < 15
+
+
+@pytest.mark.parametrize("layout", ["dp8", "dp8-sp", "*", "tp*"])
+@pytest.mark.parametrize("command", ["plan", "scale"])
+def test_a_label_leaves_the_rest_to_the_search(command: str, layout: str) -> None:
+    """What a label does not name is searched, as for decoders."""
+    gpus = ("--gpus", "8") if command == "plan" else ("--gpus", "8,16")
+    layout = layout.replace("dp8", "*") if command == "scale" else layout
+    done = gpucalc(
+        command, "resnet-50", "--gpu", "h100-sxm-80gb", *gpus, "--global-batch", "256", "--layout", layout, "-f", "csv"
+    )
+    assert done.status == 0, done.err
+    assert done.out.count("\n") >= 2
+
+
+def test_a_net_that_cannot_be_split_says_so() -> None:
+    """Tensor parallelism of a convolution net is one sentence."""
+    job = ("plan", "resnet-50", "--gpu", "h100-sxm-80gb", "--gpus", "8", "--global-batch", "256", "--layout", "tp8")
+    assert "split by replicas only" in gpucalc(*job).sentence(2)

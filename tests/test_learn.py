@@ -165,6 +165,15 @@ def test_nothing_to_learn_from() -> None:
         learning.runs_of([record(JOBS[0])], CONTEXT, "runs")
 
 
+def test_an_impossible_time_is_left_out() -> None:
+    """A step of 1e-300 s or 1e12 s is no run of the job, and teaches nothing."""
+    times = true_times({})
+    rows = [record(job, measured_step_time_s=t) for job, t in zip(JOBS, (1e-300, 1e12, *times[2:]), strict=True)]
+    runs, problems = learning.runs_of(rows, CONTEXT, "runs")
+    assert len(runs) == len(JOBS) - 2
+    assert [text.split(":")[0] for text in problems] == ["row 1", "row 2"]
+
+
 def test_overlay_is_used_by_every_command(tmp_path) -> None:
     """The overlay moves eval towards the runs, narrows its band, passes `hw check`, and plan ranks with it."""
     times = true_times({"products": 0.15, "memory": 0.1}, noise=0.01)

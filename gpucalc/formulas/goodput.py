@@ -286,12 +286,14 @@ def save_bandwidth(size: Bytes, interval: Seconds, stall_share: Ratio) -> BytesP
 
 @formula(symbol="n·r·t_repair", cite="gpucalc-counting", valid="failed_share: failures that take hardware away")
 def units_under_repair(n_gpus: Count, gpu_failure_rate: PerSecond, repair: Seconds, failed_share: Ratio) -> Count:
-    """Mean number of failed nodes (racks, where a failure takes a rack) that are away for repair.
+    """Mean number of failed nodes (or racks, where a failure takes one) away for repair, at most all there are.
 
     >>> round(float(units_under_repair(16384.0, 3.8e-3 / 8 / 86400, 86400.0, 1.0)), 2)
     7.78
+    >>> float(units_under_repair(8.0, 1.0, 1e9, 1.0))
+    8.0
     """
-    return n_gpus * gpu_failure_rate * repair * failed_share
+    return np.minimum(n_gpus * gpu_failure_rate * repair * failed_share, n_gpus)
 
 
 @formula(symbol="s", cite="gpucalc-counting", valid="mean >= 0; 0 < availability < 1")

@@ -45,6 +45,7 @@ DISAGREES = 0.35  # weight below which a run is said to contradict the others
 TOLD = 0.02  # a factor is told from here on
 FOLDS = 20
 MOST_RUNS = 100_000
+FARTHEST = 1000.0  # measured over predicted, or its inverse: beyond it no cluster is that far off, but the row is wrong
 
 
 @dataclass(frozen=True)
@@ -297,7 +298,17 @@ def runs_of(records: Sequence[Mapping[str, str]], context: Context, name: str) -
         elif (same := tuple(sorted((n, str(v)) for n, v in cells.items()))) not in seen:  # a run told twice is one run
             seen.add(same)
             found.append((place, job, values))
-    if not found:
+    runs = []
+    for run in measured_runs(found):
+        farthest = max(run.ratios.values(), key=abs)
+        if abs(farthest) <= math.log(FARTHEST):
+            runs.append(run)
+        else:
+            than = "more" if farthest > 0 else "less"
+            problems.append(
+                f"{run.place}: more than {FARTHEST:,.0f} times {than} than predicted; not a run of this job"
+            )
+    if not runs:
         reason = problems[0] if problems else "it holds no rows"
         raise DataError(f"{name}: nothing to learn from: {reason}")
-    return measured_runs(found), problems
+    return runs, problems

@@ -62,9 +62,11 @@ def plan_network(
 ) -> NetworkPlan:
     """Rank the ways to run a network: batches and what is sharded in training, splits of a request in generation.
 
-    Cells that are stated restrict the search. Raises UsageError when the question itself is wrong.
+    Cells that are stated restrict the search; a label leaves those that it does not name to it. Raises UsageError when
+    the question itself is wrong.
     """
     started = time.perf_counter()
+    cells = {name: value for name, value in cells.items() if not isinstance(value, tuple)}
     base = _base(cells, context)
     jobs, rejected = [], {"illegal": 0, "fits in memory": 0}
     wrong: UsageError | None = None

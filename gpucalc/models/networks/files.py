@@ -173,6 +173,11 @@ def _unet(config: Config) -> dict[str, Any]:
     crossed = [str(kind).startswith("CrossAttn") for kind in config["down_block_types"]]
     stated = config.get("transformer_layers_per_block", 1)
     depths = list(stated) if isinstance(stated, list) else [int(stated)] * len(channels)
+    if not len(channels) == len(crossed) == len(depths):
+        raise DataError(
+            f"block_out_channels has {len(channels)} levels, down_block_types {len(crossed)} and "
+            f"transformer_layers_per_block {len(depths)}; they are of the same levels"
+        )
     heads = config.get("attention_head_dim", 8)  # the number of heads in early files, one a level in later ones
     later = {"head_dim": channels[0] // heads[0]} if isinstance(heads, list) else {"heads": int(heads)}
     side = 8 * int(config.get("sample_size", 64))

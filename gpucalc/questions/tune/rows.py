@@ -295,7 +295,7 @@ def read_tuning(record: Mapping[str, str], choose: Any) -> Tuning:
     _defaults(cells, recipe, adapted)
     if "accumulation" in batch:
         replicas = cells.get("dp") or max(1, cells.get("n_gpus", 1) // _cut(cells))
-        cells.setdefault("global_batch", int(batch["accumulation"]) * cells.get("micro_batch", 1) * replicas)
+        cells.setdefault("global_batch", int(batch["accumulation"]) * (cells.get("micro_batch") or 1) * replicas)
     if problems:
         raise UsageError(*problems)
     packed = notes.get("packed", recipe.packed)
