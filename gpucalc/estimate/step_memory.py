@@ -51,6 +51,7 @@ UPDATE = Constant("UPDATE", 2.0, "the moment of the update", "definition")
 
 def define_replicas(ledger: Ledger) -> None:
     """Define the groups that hold the same parameters, and those that share their states."""
+    ledger.define("gradient_stage", data_parallel.gradient_stage)
     ledger.define("replicas", data_parallel.replica_ranks)
     ledger.define("expert_replicas", data_parallel.expert_replica_ranks)
     ledger.define("shards", data_parallel.sharding_ranks, replicas="replicas")

@@ -56,7 +56,7 @@ def estimate_training(columns: Columns, *, detail: bool = False, trace: bool = F
     step_memory.add_losses(around)
     step_memory.add_bounds(around)
     _stage_parts(around)
-    ledger.share("symbol/micro_batches")
+    ledger.share("symbol/micro_batches", "symbol/gradient_stage")
     step_memory.add_transient(ledger)
     step_memory.add_memory(ledger)
     _stage_time(ledger)

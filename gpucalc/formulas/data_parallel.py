@@ -103,6 +103,18 @@ def parameter_message(parameters: Count, weight_comm_bytes: Bytes) -> Bytes:
     return parameters * weight_comm_bytes
 
 
+@formula(symbol="Z_g", cite="torch-pipelining", valid="pipeline_reduces_once 0 or 1")
+def gradient_stage(zero_stage: Count, pp: Ranks, pipeline_reduces_once: Flag) -> Count:
+    """ZeRO stage by which gradients are held and reduced.
+
+    A pipeline that reduces with the last micro-batch alone keeps whole gradients until then, as stage 1 does.
+
+    >>> [float(gradient_stage(stage, 8, 1)) for stage in (1, 2, 3)], float(gradient_stage(2, 1, 1))
+    ([1.0, 1.0, 3.0], 2.0)
+    """
+    return zero_stage - 1.0 * pipeline_reduces_once * np.equal(zero_stage, 2) * np.greater(pp, 1)
+
+
 @formula(symbol="t_red", cite="rajbhandari2020", valid="ZeRO 0: all-reduce; 1 and 2: reduce-scatter; 3: per layer")
 def gradient_reduction_time(all_reduce: Seconds, reduce_scatter: Seconds, zero_stage: Count) -> Seconds:
     """Time in which the gradients of a stage are reduced, as the ZeRO stage does it.
@@ -124,13 +136,13 @@ def copies_reduction_time(copies: Seconds, zero_stage: Count) -> Seconds:
 
 
 @formula(symbol="t_each", cite="rajbhandari2020", valid="ZeRO 2: gradients are sharded between micro-batches")
-def repeated_reduction_time(reduction: Seconds, zero_stage: Count) -> Seconds:
+def repeated_reduction_time(reduction: Seconds, gradient_stage: Count) -> Seconds:
     """Time of a reduction that every micro-batch does, not only the last.
 
     >>> float(repeated_reduction_time(1.0, 2)), float(repeated_reduction_time(1.0, 1))
     (1.0, 0.0)
     """
-    return reduction * np.equal(zero_stage, 2)
+    return reduction * np.equal(gradient_stage, 2)
 
 
 @formula(symbol="[overlap]·t", cite="megatron-core", valid="dp_overlap 0 or 1")
@@ -205,7 +217,7 @@ def fully_sharded_time(time: Seconds, zero_stage: Count) -> Seconds:
 
 @formula(symbol="S_dp", cite="rajbhandari2020", valid="one replica sends nothing")
 def step_traffic(
-    gradients: Bytes, weights: Bytes, zero_stage: Count, micro_batches: Count, trains_base: Flag, replicas: Ranks
+    gradients: Bytes, weights: Bytes, gradient_stage: Count, micro_batches: Count, trains_base: Flag, replicas: Ranks
 ) -> Bytes:
     """Bytes of gradients and parameters that a rank hands to collectives in a step, by ZeRO stage.
 
@@ -215,23 +227,23 @@ def step_traffic(
     >>> [float(step_traffic(2.0, 1.0, stage, 8, 1, 4)) for stage in (0, 1, 2, 3)]
     [2.0, 3.0, 17.0, 32.0]
     """
-    once = gradients * np.where(np.equal(zero_stage, 2), micro_batches, 1.0)
-    once = once + weights * (np.equal(zero_stage, 1) | np.equal(zero_stage, 2))
+    once = gradients * np.where(np.equal(gradient_stage, 2), micro_batches, 1.0)
+    once = once + weights * (np.equal(gradient_stage, 1) | np.equal(gradient_stage, 2))
     each = micro_batches * (2 * weights + gradients * trains_base)
-    return np.where(np.greater_equal(zero_stage, 3), each, once) * np.greater(replicas, 1)
+    return np.where(np.greater_equal(gradient_stage, 3), each, once) * np.greater(replicas, 1)
 
 
 @formula(symbol="t_dp", cite="rajbhandari2020", valid="ZeRO 0 to 2")
 def step_communication(
-    all_reduce: Seconds, reduce_scatter: Seconds, all_gather: Seconds, zero_stage: Count, micro_batches: Count
+    all_reduce: Seconds, reduce_scatter: Seconds, all_gather: Seconds, gradient_stage: Count, micro_batches: Count
 ) -> Seconds:
     """Time of the collectives of gradients and parameters of a step without sharding of the weights, none hidden.
 
     >>> [float(step_communication(2.0, 1.0, 1.0, stage, 8)) for stage in (0, 1, 2, 3)]
     [2.0, 2.0, 9.0, 0.0]
     """
-    scatters = reduce_scatter * np.where(np.equal(zero_stage, 2), micro_batches, 1.0)
-    return np.where(np.equal(zero_stage, 0), all_reduce, scatters + all_gather) * np.less(zero_stage, 3)
+    scatters = reduce_scatter * np.where(np.equal(gradient_stage, 2), micro_batches, 1.0)
+    return np.where(np.equal(gradient_stage, 0), all_reduce, scatters + all_gather) * np.less(gradient_stage, 3)
 
 
 @formula(symbol="t_fsdp", cite="zhao2023", valid="ZeRO 3")

@@ -28,7 +28,7 @@ def weight_memory(
 def gradient_memory(
     parameters: Count,
     gradient_bytes: Bytes,
-    zero_stage: Count,
+    gradient_stage: Count,
     shards: Count,
     offload_optimizer: Flag = 0.0,
     offload_moves_gradients: Flag = 0.0,
@@ -39,7 +39,7 @@ def gradient_memory(
     (500000000.0, 0.0)
     """
     held = 1 - offload_optimizer * offload_moves_gradients
-    return held * parameters * gradient_bytes / np.where(zero_stage >= 2, shards, 1.0)
+    return held * parameters * gradient_bytes / np.where(gradient_stage >= 2, shards, 1.0)
 
 
 @formula(symbol="M_o", cite="rajbhandari2020", valid="sharded from ZeRO stage 1")
