@@ -13,6 +13,7 @@ from gpucalc.core.ledger import Columns, Ledger
 from gpucalc.formulas import convolution, diffusion, embeddings, replicas
 
 ONE = Constant("ONE", 1.0, "all of it", "definition")
+DENOISER = "denoiser"
 TRAINING, INFERENCE, GENERATION = "training", "inference", "generation"
 
 
@@ -22,8 +23,10 @@ def estimate_network(columns: Columns, parts: Sequence[str], mode: str, *, trace
     ledger.add("peak/share", convolution.sustained_share, peak="reference_peak")
     ledger.add("peak/fed", convolution.fed_share)
     ledger.product("peak/sustained", "peak", "peak/share", "peak/fed")
+    if mode == GENERATION:
+        ledger.add(f"{DENOISER}/samples", diffusion.guided_batch)
     for part in parts:
-        _forward(ledger, part)
+        _forward(ledger, part, _batch(part, mode))
     if mode == GENERATION:
         _generation(ledger, parts)
     elif mode == TRAINING:
@@ -34,9 +37,14 @@ def estimate_network(columns: Columns, parts: Sequence[str], mode: str, *, trace
     return ledger
 
 
-def _forward(ledger: Ledger, part: str) -> None:
-    """Store the time of one forward of one micro-batch through a component, and its launches."""
-    shared = {"samples": f"{part}.samples", "runs": f"{part}.runs", "share": f"{part}.share"}
+def _batch(part: str, mode: str) -> str:
+    """What a component takes in one forward: of the denoiser of a request, with and without its condition."""
+    return f"{DENOISER}/samples" if mode == GENERATION and part == DENOISER else f"{part}.samples"
+
+
+def _forward(ledger: Ledger, part: str, samples: str) -> None:
+    """Store the time of one forward of one micro-batch through a component."""
+    shared = {"samples": samples, "runs": f"{part}.runs", "share": f"{part}.share"}
     ledger.add(
         f"forward/{part}/products",
         convolution.product_time,
@@ -186,19 +194,11 @@ def _exchange(ledger: Ledger, parts: Sequence[str]) -> None:
 
 def _generation(ledger: Ledger, parts: Sequence[str]) -> None:
     """Store the latency of a request: denoising, split over GPUs, and the serial parts before and after it."""
-    denoiser = "denoiser"
-    serial = [part for part in parts if part != denoiser]
+    serial = [part for part in parts if part != DENOISER]
+    _launches(ledger, DENOISER, ONE)
+    _splits(ledger, DENOISER)
     ledger.add(
-        f"launch/{denoiser}",
-        convolution.host_launch_time,
-        launches=f"{denoiser}.launches",
-        runs=f"{denoiser}.launch_runs",
-        launch_seconds=f"{denoiser}.launch_seconds",
-        passes=ONE,
-    )
-    _splits(ledger, denoiser)
-    ledger.add(
-        "step/device", convolution.device_or_host, compute=f"forward/{denoiser}/time", launch=f"launch/{denoiser}"
+        "step/device", convolution.device_or_host, compute=f"forward/{DENOISER}/time", launch=f"launch/{DENOISER}"
     )
     ledger.total("step/forward", "step/device", "split/time")
     ledger.define("forwards", diffusion.forwards_of_step)
@@ -228,7 +228,7 @@ def _splits(ledger: Ledger, part: str) -> None:
         "split/blocks",
         diffusion.split_time,
         volume="split/block-bytes",
-        samples=f"{part}.samples",
+        samples=f"{part}/samples",
         blocks=f"{part}.blocks",
         collectives="split/collectives",
     )
@@ -236,7 +236,7 @@ def _splits(ledger: Ledger, part: str) -> None:
         "split/stages",
         diffusion.split_time,
         volume="split/stage-bytes",
-        samples=f"{part}.samples",
+        samples=f"{part}/samples",
         blocks=ONE,
         collectives=Constant("NONE", 0.0, "counted with the blocks", "definition"),
     )
@@ -244,7 +244,7 @@ def _splits(ledger: Ledger, part: str) -> None:
 
 
 def _memory(ledger: Ledger, parts: Sequence[str], mode: str) -> None:
-    held = []
+    held, passing = [], []
     for part in parts:
         if f"{part}.looked_up" in ledger.columns:
             ledger.add(
@@ -264,11 +264,14 @@ def _memory(ledger: Ledger, parts: Sequence[str], mode: str) -> None:
             f"memory/{part}/activations",
             convolution.kept_elements,
             elements=f"{part}.elements",
-            samples=f"{part}.samples",
+            samples=_batch(part, mode),
             runs=f"{part}.runs",
             share=f"{part}.share",
             kept_share=f"{part}.kept_share",
         )
-        held.append(f"memory/{part}/activations")
-    ledger.total("memory/total", "fixed_bytes", *held)
+        passing.append(f"memory/{part}/activations")
+    if mode == GENERATION:  # components run one after the other
+        ledger.maximum("memory/activations", *passing)
+        passing = ["memory/activations"]
+    ledger.total("memory/total", "fixed_bytes", *held, *passing)
     ledger.product("memory/fill", "memory/total", "capacity_inverse")

@@ -117,18 +117,17 @@ def kept_elements(
     samples: Count,
     runs: Count,
     share: Ratio,
-    kept_ratio: Ratio,
     element_bytes: Bytes,
     kept_share: Ratio,
 ) -> Bytes:
-    """Activations that wait for the backward pass: kept_ratio elements for each that a layer writes.
+    """Activations held at the fullest moment: `kept_share` elements for each that a layer writes.
 
-    `kept_share`: 1 where all are kept, the share that remains with recomputation, 0 where nothing learns.
+    Where it learns they wait for the backward pass; elsewhere they are those of the layer that runs.
 
-    >>> kept_elements(11.11e6, 256.0, 1.0, 1.0, 2.0, 2.0, 1.0) / 1e9
+    >>> kept_elements(11.11e6, 256.0, 1.0, 1.0, 2.0, 2.0) / 1e9
     11.37664
     """
-    return elements * samples * runs * share * kept_ratio * element_bytes * kept_share
+    return elements * samples * runs * share * element_bytes * kept_share
 
 
 @formula(symbol="n_pass", cite="gpucalc-networks", valid="")

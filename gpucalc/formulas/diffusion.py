@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpucalc.core.formula import formula
-from gpucalc.core.units import Bytes, BytesPerSecond, Count, Elements, Ranks, Ratio, Seconds, Tokens
+from gpucalc.core.units import Bytes, BytesPerSecond, Count, Elements, Flag, Ranks, Ratio, Seconds, Tokens
 
 
 @formula(symbol="V_U", cite="fang2024", valid="ulysses divides the heads")
@@ -99,11 +99,23 @@ def denoising_time(forward: Seconds, forwards: Count, steps: Count, displaced: R
     return forward * forwards * steps * displaced
 
 
-@formula(symbol="n_f", cite="ho2022", valid="cfg_parallel 1 or 2")
-def forwards_of_step(guided: Count, cfg_parallel: Ranks) -> Count:
-    """Forwards of the denoiser that follow each other in a step: two with guidance, unless two groups share them.
+@formula(symbol="n_f", cite="ho2022", valid="cfg_parallel 1 or 2; in_turn 0 or 1")
+def forwards_of_step(guided: Count, cfg_parallel: Ranks, in_turn: Flag) -> Count:
+    """Forwards of the denoiser that follow each other in a step: two with guidance where they run in turn.
 
-    >>> float(forwards_of_step(1.0, 1.0)), float(forwards_of_step(1.0, 2.0)), float(forwards_of_step(0.0, 1.0))
-    (2.0, 1.0, 1.0)
+    Other pipelines put both halves in one batch (`guided_batch`); two groups of GPUs share them.
+
+    >>> [float(forwards_of_step(1.0, *split)) for split in ((1.0, 1.0), (2.0, 1.0), (1.0, 0.0))]
+    [2.0, 1.0, 1.0]
     """
-    return (1 + guided) / np.minimum(cfg_parallel, 1 + guided)
+    return 1 + in_turn * ((1 + guided) / np.minimum(cfg_parallel, 1 + guided) - 1)
+
+
+@formula(symbol="n_g", cite="ho2022", valid="cfg_parallel 1 or 2; in_turn 0 or 1")
+def guided_batch(samples: Count, guided: Count, cfg_parallel: Ranks, in_turn: Flag) -> Count:
+    """Samples of one forward of the denoiser: each twice, with and without its condition, in one batch.
+
+    >>> [float(guided_batch(4.0, 1.0, *split)) for split in ((1.0, 0.0), (2.0, 0.0), (1.0, 1.0))]
+    [8.0, 4.0, 4.0]
+    """
+    return samples * (1 + (1 - in_turn) * ((1 + guided) / np.minimum(cfg_parallel, 1 + guided) - 1))

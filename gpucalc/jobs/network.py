@@ -46,6 +46,7 @@ FUSED_ATTENTION = "2023-03"  # PyTorch 2.0: attention without written scores is 
 UNFUSED_STACKS = ("tensorflow", "paddle", "mxnet", "jax")
 PURE_STACKS = ("tuned", "nemo", "hugectr", "jax")  # keep gradients in 16 bit; others leave them in fp32
 SEQUENCE_KINDS = ("transformer", "mmdit")  # kinds that may be split by tensors or along the sequence
+USUAL_GENERATOR = "diffusers"  # of pictures and clips, where no framework is stated
 USUAL_WIDTH = 1024.0  # multiply-adds of a unit at its narrowest format, of a device of which nothing is known
 CAPACITY_SHARE = 0.96  # of the memory in total that a process can allocate
 STATE = {"adam": 8.0, "adam8bit": 2.0, "paged-adam8bit": 2.0, "sgd": 4.0, "adafactor": 0.5, "muon": 4.0}
@@ -159,7 +160,7 @@ def resolve_network_job(cells: Mapping[str, Any], context: Context) -> NetworkJo
     problems += _illegal(full, network, mode)
     if problems:
         raise UsageError(*problems)
-    chosen = context.profile or str(full.get("framework") or "")
+    chosen = context.profile or str(full.get("framework") or (USUAL_GENERATOR if mode == GENERATION else ""))
     stack = choose_stack(chosen, context.db, compiled=full.get("compile"), channels_last=_channels_last(full, cluster))
     if not stack.known and chosen:
         warnings.append(f"no rates of {chosen!r} are known; those of {stack.names[-2]} are taken, with a wider band")
@@ -314,7 +315,6 @@ def _columns(
         "capacity_inverse": 1 / (cluster.device.usable_bytes * CAPACITY_SHARE),
         "element_bytes": 4.0 if wide else 2.0,
         "saving": constant["vector_saving"] if precision == "fp32" else 0.0,
-        "kept_ratio": constant["kept_ratio"],
     }
     for part in network.components:
         name, net = slug(part.name), _net_of(part, network)
@@ -324,7 +324,9 @@ def _columns(
         learns = part.state == TRAINED and mode == TRAINING
         # The passes over looked-up rows are those of a whole step.
         passes = PASSES[part.state] if mode == TRAINING and part.kind != EMBEDDING else 1.0
-        kept = (constant["recomputed_share"] if recompute else 1.0) if learns else constant["alive_share"]
+        kept = _alive_share(part, constant)
+        if learns:
+            kept = constant["kept_ratio"] * (constant["recomputed_share"] if recompute else 1.0)
         columns |= {
             f"{name}.macs": part.macs,
             f"{name}.fast_macs": part.fast_macs,
@@ -368,6 +370,15 @@ def _columns(
     if mode == GENERATION:
         columns |= _generation_columns(full, network, stack, constant, splits)
     return columns
+
+
+def _alive_share(part: Component, constant: Mapping[str, float]) -> float:
+    """Elements alive at once without gradients, of all that a component writes: those of the block that runs."""
+    if part.kind in SEQUENCE_KINDS and part.blocks:
+        return constant["alive_block"] / part.blocks
+    if part.kind == VAE and part.blocks:  # decoded frame by frame, or in tiles
+        return constant["alive_share"] / part.blocks
+    return constant["alive_share"]
 
 
 def _of_generation(constant: str, cluster: Cluster, known: Mapping[str, float]) -> float:
@@ -452,6 +463,7 @@ def _generation_columns(
         **splits,
         "steps": float(full.get("steps") or network.steps),
         "guided": float(_guided(full, network)),
+        "in_turn": float(network.guided_in_turn),
         "warm_up_steps": constant["warm_up_steps"],
         "split_efficiency": constant["link_share"],
         "collective_seconds": constant["collective_seconds_eager" if eager else "collective_seconds"],

@@ -130,6 +130,7 @@ def _built(name: str, stated: tuple[tuple[str, Any], ...]) -> Network:
         positions=int(spec.get("positions", 0)),
         steps=int(spec.get("steps", 0)),
         guided=bool(spec.get("cfg", False)),
+        guided_in_turn=bool(spec.get("cfg_in_turn", False)),
         size=whole,
     )
 

@@ -23,7 +23,8 @@ class Component:
 
     macs, elements and scores are of one forward of one sample (`scores`: the multiply-accumulates of attention
     within macs; `logits`: elements of score matrices, written where attention is not fused). `tokens`, `hidden`,
-    `heads` and `blocks` decide how the part is split over GPUs; 0 where it has no such thing.
+    `heads` and `blocks` decide how the part is split over GPUs; 0 where it has no such thing. Blocks of a VAE are the
+    latent frames of a clip, which it decodes in turn.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Network:
     positions: int = 0  # the longest sequence it takes; 0 = any
     steps: int = 0  # denoising steps by default; 0: not a diffusion model
     guided: bool = False  # two forwards a step by default
+    guided_in_turn: bool = False  # one after the other, not in one batch
     size: dict[str, int | str] = field(default_factory=dict)  # the sizes that the counts are of
 
     @property

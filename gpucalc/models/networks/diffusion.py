@@ -288,7 +288,8 @@ def autoencoder(spec: dict[str, Any], sizes: Sizes, *, encode: bool) -> Componen
     if spec.get("quant", True):
         width = 2 * latent if encode else latent
         count.conv(width, width, 1, size_at(last), bias=True, norm=False)
-    return count.component("VAE encoder" if encode else "VAE decoder", VAE)
+    latent_frames = size_at(last)[0] if video > 1 else 0
+    return count.component("VAE encoder" if encode else "VAE decoder", VAE, blocks=latent_frames)
 
 
 def pipeline(spec: dict[str, Any], sizes: Sizes) -> list[Component]:

@@ -207,6 +207,7 @@ def _wan(config: Config) -> dict[str, Any]:
     heads = int(config["num_attention_heads"])
     return {
         **{"net": "dit", "sample": "clip", "denoiser": "wan", "resolution": "480x832", "frames": 81, "time_shrink": 4},
+        "cfg_in_turn": True,
         **{"hidden": heads * int(config["attention_head_dim"]), "heads": heads, "layers": int(config["num_layers"])},
         **{"ffn": int(config["ffn_dim"]), "text_width": int(config["text_dim"]), "text_tokens": 512},
     }
