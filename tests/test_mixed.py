@@ -13,7 +13,7 @@ from gpucalc.database.reader import Database
 from gpucalc.jobs.context import Context
 from gpucalc.jobs.training import predict, resolve
 from gpucalc.layouts.label import label_cells
-from gpucalc.questions import mixed
+from gpucalc.questions import mixed, mixed_cuts
 from gpucalc.questions.mixed_verdict import verdict
 from gpucalc.questions.plan import plan
 
@@ -101,7 +101,7 @@ def test_the_parts_alone_are_the_plans_of_one_kind() -> None:
 
 
 def test_the_slowest_network_and_a_common_precision_hold_for_all() -> None:
-    kinds = mixed._kinds(JOB, {"v100-sxm2-16gb": 8, "h100-sxm-80gb": 8}, Context(DB))
+    kinds = mixed._kinds(JOB, {"v100-sxm2-16gb": 8, "h100-sxm-80gb": 8}, Context(DB), None)
     rates = {k.job.cluster.network_bandwidth_per_gpu for k in kinds}
     assert len(rates) == 1
     assert {k.job.cells["precision"] for k in kinds} == {"fp16"}
@@ -109,8 +109,8 @@ def test_the_slowest_network_and_a_common_precision_hold_for_all() -> None:
 
 def test_the_band_is_wider_than_that_of_each_kind() -> None:
     row = mixed.plan_mixed(JOB, {"a100-sxm-80gb": 32, "h100-sxm-80gb": 32}, Context(DB), top=1).rows[0]
-    assert row["pred_step_time_high_s"] / row["pred_step_time_s"] >= mixed.WIDER
-    assert row["pred_step_time_s"] / row["pred_step_time_low_s"] >= mixed.WIDER
+    assert row["pred_step_time_high_s"] / row["pred_step_time_s"] >= mixed_cuts.WIDER
+    assert row["pred_step_time_s"] / row["pred_step_time_low_s"] >= mixed_cuts.WIDER
 
 
 def test_a_model_that_no_small_part_holds_may_fit_the_whole() -> None:

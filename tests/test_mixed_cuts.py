@@ -19,7 +19,7 @@ from gpucalc.jobs.context import Context
 from gpucalc.jobs.training import predict, resolve
 from gpucalc.questions import mixed_cuts as m
 from gpucalc.questions.mixed import plan_mixed
-from gpucalc.questions.mixed_use import stated_step
+from gpucalc.questions.mixed_use import evaluate_mixed, stated_step
 from gpucalc.validate.workloads import more_report, shipped
 
 DB = Database()
@@ -40,7 +40,7 @@ def test_a_plan_is_read_as_it_is_written(text: str) -> None:
     cuts = m.read_cuts(text, DB)
     assert cuts.text() == text
     assert m.read_cuts(cuts.text(), DB) == cuts
-    assert sum(cuts.gpus.values()) == sum(member.tp for stage in cuts.stages for member in stage.members)
+    assert sum(cuts.gpus.values()) == sum(member.size for stage in cuts.stages for member in stage.members)
     assert sum(cuts.classes().values()) == cuts.replicas
 
 
@@ -115,14 +115,38 @@ def test_shares_that_do_not_make_up_the_batch() -> None:
         step("32:a100-sxm-80gbx4+h100-sxm-80gbx4", micro_batches={"a100-sxm-80gb": 64})
 
 
-def test_the_best_plan_is_written_cut_by_cut_and_costs_what_plan_said() -> None:
-    parts = {"a100-sxm-80gb": 8, "h100-sxm-80gb": 8}
-    job = {n: v for n, v in JOB.items() if n not in {"micro_batch", "zero_stage"}}
-    [best] = plan_mixed(job, parts, CONTEXT, top=1).rows
-    assert best["stages"]
+@pytest.mark.parametrize("stated", [{}, {"tp": 2, "pp": 2}, {"cp": 2}, {"dp": 4, "sequence_parallel": True}])
+def test_every_plan_is_written_cut_by_cut_and_costs_what_plan_said(stated: dict[str, object]) -> None:
+    parts = {"v100-sxm2-32gb": 8, "a100-sxm-80gb": 8}
+    job = {n: v for n, v in JOB.items() if n not in {"micro_batch", "zero_stage"}} | stated
+    rows = plan_mixed(job, parts, CONTEXT, top=6).rows
+    assert {row["manner"] for row in rows} <= {"pipeline", "data-parallel"}
+    steps = [row["pred_step_time_s"] for row in rows if row["pred_fit"] == "fits"]
+    assert steps == sorted(steps)
     found = stated_step(job, CONTEXT, parts=parts)
     assert dict(found.cuts.gpus) == parts
-    assert found.step_time == pytest.approx(best["pred_step_time_s"], rel=0.05)
+    assert found.step_time == rows[0]["pred_step_time_s"]
+    answered = evaluate_mixed(
+        [{n: str(v) for n, v in {**JOB, **row}.items() if "pred" not in n} for row in rows], CONTEXT
+    )
+    assert [r["pred_step_time_s"] for r in answered] == [row["pred_step_time_s"] for row in rows]
+    assert all(row["cp"] == stated.get("cp", row["cp"]) for row in rows)
+
+
+def test_experts_of_a_mixed_plan_stay_where_the_plan_has_them() -> None:
+    job = {"model": "mixtral-8x7b", "seq_len": 4096, "global_batch": 64}
+    [best] = plan_mixed(job, {"a100-sxm-80gb": 16, "h100-sxm-80gb": 16}, CONTEXT, top=1).rows
+    found = stated_step(job, CONTEXT, parts={"a100-sxm-80gb": 16, "h100-sxm-80gb": 16})
+    assert best["ep"] > 1
+    assert {job.cells["ep"] for job in found.jobs.values()} == {best["ep"]}
+
+
+def test_context_parallelism_shares_the_gpus_of_a_stage() -> None:
+    plain, shared = step("32:h100-sxm-80gbx4*2"), step("32:h100-sxm-80gbx4*2", cp=2)
+    assert plain.n_gpus == shared.n_gpus == 8
+    assert next(iter(shared.jobs.values())).cells["tp"] == 2
+    with pytest.raises(UsageError, match="cp=3 does not divide"):
+        step("32:h100-sxm-80gbx4*2", cp=3)
 
 
 def test_the_order_of_published_layouts() -> None:
@@ -132,6 +156,16 @@ def test_the_order_of_published_layouts() -> None:
     assert orders["order of layouts, mean of the clusters"] >= 60
     missed = {name for name, found in orders.items() if found < 60}
     assert missed <= {"order of 29 layouts: unequal GPUs, V100 and T4 (AMP)"}
+
+
+@pytest.mark.parametrize("command", ["explain", "run --tokens 1T", "power", "export --to megatron"])
+def test_a_label_leaves_the_rest_of_a_mixed_plan_to_the_search(command: str) -> None:
+    verb, *more = command.split()
+    ran = gpucalc(
+        verb, *LINE.split(), "--gpu", "v100-sxm2-32gb:8,a100-sxm-80gb:8", "--layout", "tp2-pp2-mbs1-zero1", *more
+    )
+    assert ran.status == 0
+    assert ran.out
 
 
 def test_every_command_takes_a_mixed_plan(tmp_path: Path) -> None:
@@ -165,6 +199,8 @@ def test_every_command_takes_a_mixed_plan(tmp_path: Path) -> None:
         (f"export {LINE} --stages '12:a100-sxm-80gbx4|20:h100-sxm-80gbx4' --to torchtitan", "layers of each stage"),
         (f"explain {LINE} --stages '12:a100-sxm-80gbx4|20:h100-sxm-80gbx4' --layout tp4", "leave --layout out"),
         (f"power {LINE} --stages '32:a100-sxm-80gbx4' --cap 300W", "one kind of GPU"),
+        ("plan resnet-50 --gpu a100-sxm-80gb:8,h100-sxm-80gb:8 --global-batch 64", "not modelled"),
+        (f"plan {LINE} --gpu a100-sxm-80gb --gpus 8 --between 100", "--gpu names one"),
         (f"explain {LINE} --gpu a100-sxm-80gb:8,h100-sxm-80gb:8 --stages '32:a100-sxm-80gbx4'", "names 8"),
     ],
 )

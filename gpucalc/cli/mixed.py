@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpucalc.cli.job_options import JobOptions, require
+from gpucalc.cli.networks import asks_of_network
 from gpucalc.cli.option import option
 from gpucalc.cli.output import FigureOptions, OutputOptions, emit_document, to_stderr
 from gpucalc.cli.ranking import band, tie_marks
@@ -27,6 +29,7 @@ ROWS = (
     "split",
     "split_unit",
     "stages",
+    "micro_batches",
     "pred_step_time_s",
     "pred_step_time_low_s",
     "pred_step_time_high_s",
@@ -70,6 +73,7 @@ class CutOptions:
 def mixed_step_of(job: JobOptions, cuts: CutOptions, *, trace: bool = False) -> tuple[MixedStep, Context]:
     """The step of the plan that is stated, or of the best one on the GPUs of --gpu."""
     cells = job.cells(free=cuts.stages is None, without=("gpu", "n_gpus"))
+    _decoders_only(cells)
     context = job.context()
 
     from gpucalc.questions.mixed import kinds_of
@@ -89,6 +93,11 @@ def mixed_step_of(job: JobOptions, cuts: CutOptions, *, trace: bool = False) -> 
         trace=trace,
     )
     return found, context
+
+
+def _decoders_only(cells: Mapping[str, Any]) -> None:
+    if asks_of_network(cells):
+        raise UsageError(f"{cells.get('model')} on several kinds of GPU is not modelled, only decoders; name one kind")
 
 
 def explain_mixed(job: JobOptions, cuts: CutOptions, output: FigureOptions) -> None:
@@ -164,9 +173,10 @@ def is_mixed(gpu: str | None) -> bool:
     return gpu is not None and ("," in gpu or ":" in gpu)
 
 
-def plan_mixed(job: JobOptions, output: OutputOptions, top: int) -> int:
+def plan_mixed(job: JobOptions, output: OutputOptions, top: int, between: float | None) -> int:
     """Rank uneven layouts and compare them with the parts alone; --gpu names the kinds and their numbers."""
     cells = job.cells(free=True, without=("gpu", "n_gpus"))
+    _decoders_only(cells)
     context = job.context()
 
     from gpucalc.questions import mixed
@@ -177,7 +187,7 @@ def plan_mixed(job: JobOptions, output: OutputOptions, top: int) -> int:
             f"--gpus {job.n_gpus} contradicts --gpu, which has {sum(parts.values())} GPUs; leave --gpus out"
         )
     require(cells, "model", "seq_len", "global_batch")
-    result = mixed.plan_mixed(cells, parts, context, top=top)
+    result = mixed.plan_mixed({**cells, "between_gbps": between}, parts, context, top=top)
     _write(result, output)
     return ExitStatus.OK if result.rows else ExitStatus.INFEASIBLE
 
@@ -228,7 +238,7 @@ def _said(result: MixedResult) -> list[str]:
         result.verdict,
         f"{result.feasible:,} uneven layouts fit, of {result.evaluated:,} evaluated"
         + (f" (rejected: {counts})" if counts else ""),
-        f"network {result.job['network_gbps_per_gpu']:g} Gb/s per GPU, the slowest of the kinds; "
-        "rankings are weakest on mixed clusters: rows marked = tie",
+        f"network where kinds meet {result.job['network_gbps_per_gpu']:g} Gb/s per GPU (--between, or the slowest "
+        "of theirs); rankings are weakest on mixed clusters: rows marked = tie",
         *(f"note: {note}" for note in result.notes),
     ]

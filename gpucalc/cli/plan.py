@@ -15,7 +15,7 @@ from gpucalc.cli.option import option
 from gpucalc.cli.output import FigureOptions, emit_document, to_stderr
 from gpucalc.cli.progress import Progress
 from gpucalc.cli.ranking import band, tie_marks
-from gpucalc.cli.values import positive_integer
+from gpucalc.cli.values import positive_integer, positive_number
 from gpucalc.core.columns import COLUMNS, INPUT, MEASURED, TRAINING_PREDICTIONS, Column
 from gpucalc.core.errors import ExitStatus, UsageError
 
@@ -59,6 +59,9 @@ def plan(
         choices=OBJECTIVES,
     ),
     top: int = option("--top N", "Layouts to print.", default="10", read=positive_integer),
+    between: float | None = option(
+        "--between GBIT/S", "Network rate per GPU where two kinds meet; the slower one's.", read=positive_number
+    ),
     report: str | None = option(
         "--report FILE.html", "Write the answer as one HTML file too.", read=report_path, files=True
     ),
@@ -72,7 +75,9 @@ def plan(
     if is_mixed(job.gpu):
         if objective != "throughput" or output.plot is not None or report is not None:
             raise UsageError("on several kinds of GPU plan ranks by throughput only, without --plot and --report")
-        return plan_mixed(job, output, top)
+        return plan_mixed(job, output, top, between)
+    if between is not None:
+        raise UsageError("--between is the rate where two kinds of GPU meet; --gpu names one")
     cells = job.cells(free=True)
     context = job.context()
     if asks_of_network(cells):

@@ -370,7 +370,7 @@ KINDS: dict[str, tuple[str, ...]] = {
         f"pred_{name}"
         for name in (
             *("step_time_s", "step_time_low_s", "step_time_high_s", "tokens_per_s_per_gpu", "mfu_pct"),
-            *("peak_mem_gib", "fit", "error"),
+            *("peak_mem_gib", "fit", "recompute", "error"),
         )
     ),
     "storage": (*_with_range("pred_samples_per_s"), "pred_utilisation_pct", "pred_limiter", "pred_error"),

@@ -2,13 +2,12 @@
 
 Data parallel: every kind holds whole replicas of the same layout; each replica runs as many micro-batches as its
 kind finishes in the common step time. Pipeline: every kind holds stages; a stage holds as many layers as its kind
-passes in the common stage time. Each kind is evaluated as if the whole cluster were of it, at the slowest network
-rate of all; the slowest kind decides.
+passes in the common stage time. The search evaluates each kind as if the whole cluster were of it, at the rate where
+kinds meet; the best of what it finds are then timed cut by cut (`mixed_cuts`), as every command times them.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ import numpy as np
 
 from gpucalc.core.errors import UsageError
 from gpucalc.core.ledger import Columns, Ledger
+from gpucalc.core.vocabulary import FITS
 from gpucalc.database.reader import Database
 from gpucalc.estimate.training import estimate_training
 from gpucalc.formulas import mixed as f
@@ -26,22 +26,22 @@ from gpucalc.jobs.context import Context
 from gpucalc.layouts.axes import decided_axes, divisors, searched_axes
 from gpucalc.layouts.label import layout_label
 from gpucalc.layouts.space import Space, block_columns, blocks, cuts, make_space
-from gpucalc.questions.mixed_cuts import cuts_of_replicas, cuts_of_stages
+from gpucalc.questions.mixed_cuts import (
+    OF_CUTS,
+    PER_LAYER,
+    cuts_of_replicas,
+    cuts_of_stages,
+    mixed_row,
+    mixed_step,
+    read_cuts,
+    read_micro_batches,
+)
 from gpucalc.questions.mixed_verdict import parts_alone, verdict
 from gpucalc.questions.plan import layout_cells, with_defaults
 
+TIMED = 4  # times the rows asked for: so many of the search's best are timed cut by cut
 DATA, STAGES = "data-parallel", "pipeline"
 MOST_KINDS = 4
-WIDER = 1.25  # the band of a mixed plan over those of its kinds: docs/mixed.md, "How sure"
-PER_LAYER = (
-    "layers",
-    "attention_layers",
-    "latent_layers",
-    "window_layers",
-    "linear_layers",
-    "dense_layers",
-    "moe_layers",
-)
 NOT_WHOLE = "tp·pp·cp divides each kind's GPUs"
 NOT_STAGES = "tp·cp·dp divides each kind's GPUs"
 MEMORY = "fits in memory of every kind"
@@ -107,10 +107,14 @@ def plan_mixed(
         )
     if "global_batch" not in stated:
         raise UsageError("global_batch is not stated; how many sequences has a step?")
-    kinds = _kinds(stated, parts, context)
+    between = stated.pop("between_gbps", None)
+    kinds = _kinds(stated, parts, context, between)
     found: dict[str, int] = {NOT_WHOLE: 0, NOT_STAGES: 0, MEMORY: 0, IDLE: 0}
-    rows, evaluated, feasible = _search(kinds, stated, found, top)
-    plans = [_row(row, kinds, int(stated["global_batch"])) for row in rows]
+    rows, evaluated, feasible = _search(kinds, stated, found, TIMED * top)
+    plans = [_row(row, kinds) for row in rows]
+    plans = [{**row, **_timed(row, stated, between, context)} for row in plans]
+    plans.sort(key=lambda row: (FITS.index(row["pred_fit"]), row["pred_step_time_s"]))
+    plans = list({_same(row): row for row in reversed(plans)}.values())[::-1][:top]
     alone = parts_alone(stated, parts, context)
     facts = kinds[0].job
     return MixedResult(
@@ -134,8 +138,8 @@ def plan_mixed(
     )
 
 
-def _kinds(stated: Mapping[str, Any], parts: Mapping[str, int], context: Context) -> list[_Kind]:
-    """The kinds as jobs; one precision and the slowest network rate for all of them."""
+def _kinds(stated: Mapping[str, Any], parts: Mapping[str, int], context: Context, between: float | None) -> list[_Kind]:
+    """The kinds as jobs, of one precision, at the network rate where they meet: the slowest unless stated."""
     total = sum(parts.values())
     layout = {*decided_axes(), "global_batch"}
     question = {n: v for n, v in stated.items() if n not in layout}
@@ -145,7 +149,7 @@ def _kinds(stated: Mapping[str, Any], parts: Mapping[str, int], context: Context
         question["precision"] = next(p for p in ("fp32", "fp16", "bf16") if p in common)
     neutral = {"dp": total, "micro_batch": 1, "zero_stage": 1, "global_batch": total, "n_gpus": total}
     first = [jobs.resolve({**question, **neutral, "gpu": key}, context) for key in parts]
-    slowest = min(j.cluster.network_bandwidth_per_gpu for j in first) * 8 / 1e9
+    slowest = between or min(j.cluster.network_bandwidth_per_gpu for j in first) * 8 / 1e9
     return [
         _Kind(
             key,
@@ -376,38 +380,45 @@ def stage_depths(layers: float, held: np.ndarray, times: np.ndarray, most: np.nd
     return np.where(short, 0.0, depths)
 
 
-def _row(row: Mapping[str, Any], kinds: Sequence[_Kind], batch: int) -> dict[str, Any]:
-    """One plan as the columns of a row; its band is as wide as its least certain kind's, and wider."""
+def _row(row: Mapping[str, Any], kinds: Sequence[_Kind]) -> dict[str, Any]:
+    """One plan as the layout of a row, and the work of each kind."""
     cells = layout_cells(row["columns"])
-    base = kinds[0].job
-    bands = [jobs.job_band(dataclasses.replace(k.job, cells={**k.job.cells, **cells})) for k in kinds]
-    low, high = min(b[0] for b in bands) / WIDER, max(b[1] for b in bands) * WIDER
-    tokens = base.cells["seq_len"] * batch
-    total = sum(k.count for k in kinds)
-    what = "micro-batches a replica" if row["manner"] == DATA else "layers a stage"
+    model = kinds[0].job.model
+    shares = [f"{k.key} {s}" for k, s in zip(kinds, row["shares"], strict=True)]
     return {
-        "layout": layout_label(cells, base.model.experts),
+        "layout": layout_label(cells, model.experts),
         "manner": row["manner"],
-        "pred_step_time_s": row["step"],
-        "pred_step_time_low_s": row["step"] * low,
-        "pred_step_time_high_s": row["step"] * high,
-        "pred_tokens_per_s_per_gpu": tokens / row["step"] / total,
-        "pred_peak_mem_gib": max(row["memory"]) / 2**30,
-        "pred_fit": jobs.fit_of(max(row["fill"])),
-        "stages": _cuts(row, kinds, cells, base.model.layers),
-        "split": ", ".join(f"{k.key} {s}" for k, s in zip(kinds, row["shares"], strict=True)),
-        "split_unit": what,
-        "memory_gib": {k.key: m / 2**30 for k, m in zip(kinds, row["memory"], strict=True)},
+        "stages": _cuts(row, kinds, cells, model.layers),
+        "split": ", ".join(shares),
+        "split_unit": "micro-batches a replica" if row["manner"] == DATA else "layers a stage",
+        "micro_batches": ",".join(s.replace(" ", ":") for s in shares) if row["manner"] == DATA else "",
         **cells,
     }
 
 
+def _same(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What is alike for plans that differ in nothing: ZeRO of one replica, say."""
+    return row["stages"], row["micro_batches"], row["pred_step_time_s"], row["pred_peak_mem_gib"]
+
+
+def _timed(
+    row: Mapping[str, Any], stated: Mapping[str, Any], between: float | None, context: Context
+) -> dict[str, Any]:
+    """The predicted columns of a plan, timed cut by cut."""
+    layout = {n: row[n] for n in decided_axes() if n in row and n not in OF_CUTS}
+    question: dict[str, Any] = {n: v for n, v in stated.items() if n not in OF_CUTS and not isinstance(v, tuple)}
+    question |= layout
+    question["between_gbps"] = between
+    if row["micro_batches"]:
+        question["micro_batches"] = read_micro_batches(row["micro_batches"], context.db)
+    found = mixed_step(question, read_cuts(row["stages"], context.db), context)
+    return {**mixed_row(found), "memory_gib": {key: size / 2**30 for key, size in found.memory.items()}}
+
+
 def _cuts(row: Mapping[str, Any], kinds: Sequence[_Kind], cells: Mapping[str, Any], layers: int) -> str:
-    """The plan as `--stages` takes it, the kind of the fastest layers last; empty for context parallelism."""
-    if cells["cp"] > 1:
-        return ""
+    """The plan as `--stages` takes it, the kind of the fastest layers last."""
+    size = cells["tp"] * cells["cp"]
     if row["manner"] == DATA:
-        return cuts_of_replicas([(k.key, k.count) for k in kinds], cells["tp"], cells["pp"], layers).text()
-    each = cells["tp"] * cells["dp"]
-    told = [(k.key, k.count // each, share) for k, share in zip(kinds, row["shares"], strict=True)]
-    return cuts_of_stages(sorted(told, key=lambda t: t[2]), cells["tp"], cells["dp"], layers).text()
+        return cuts_of_replicas([(k.key, k.count) for k in kinds], size, cells["pp"], layers).text()
+    told = [(k.key, k.count // (size * cells["dp"]), share) for k, share in zip(kinds, row["shares"], strict=True)]
+    return cuts_of_stages(sorted(told, key=lambda t: t[2]), size, cells["dp"], layers).text()

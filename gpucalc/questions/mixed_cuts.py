@@ -2,7 +2,8 @@
 
 Written as the layers of a stage and, for each data-parallel replica, the kind and number of GPUs that share it:
 `16:a100-sxm-80gbx4*2+h100-sxm-80gbx4*2 | 16:h100-sxm-80gbx4*4` are two stages of 16 layers, four replicas, tensor
-parallelism of four; the first two replicas begin on A100. So stages and replicas may mix kinds.
+parallelism of four; the first two replicas begin on A100. So stages and replicas may mix kinds. With context
+parallelism the number after the kind is that of the tensor-parallel times the context-parallel GPUs.
 
 Each stage is timed by the training estimate of its own GPUs; where two kinds meet, at the rate between them.
 """
@@ -25,24 +26,24 @@ from gpucalc.estimate.mixed import estimate_mixed, stage_column
 from gpucalc.estimate.training import estimate_training
 from gpucalc.jobs import training as jobs
 from gpucalc.jobs.context import Context
-from gpucalc.layouts.axes import decided_axes
 
+OF_CUTS = frozenset({"gpu", "n_gpus", "tp", "pp", "dp", "vpp", "schedule"})  # cells that a plan decides
 PER_LAYER = (
     *("layers", "attention_layers", "latent_layers", "window_layers", "linear_layers"),
     *("dense_layers", "moe_layers"),
 )
 WIDER = 1.25  # the band of a mixed plan over those of its kinds: docs/mixed.md, "How sure"
 MOST_STAGES, MOST_REPLICAS = 64, 4096
-MEMBER = re.compile(r"^(?P<gpu>.+?)x(?P<tp>\d+)(?:\*(?P<times>\d+))?$")
+MEMBER = re.compile(r"^(?P<gpu>.+?)x(?P<size>\d+)(?:\*(?P<times>\d+))?$")
 EXAMPLE = "16:a100-sxm-80gbx4+h100-sxm-80gbx4 | 16:h100-sxm-80gbx4*2"
 
 
 @dataclass(frozen=True)
 class Member:
-    """The GPUs of one kind that hold a stage of one replica, tensor-parallel."""
+    """The GPUs of one kind that hold a stage of one replica: tensor-parallel times context-parallel."""
 
     gpu: str
-    tp: int
+    size: int
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class Cuts:
         found: dict[str, int] = {}
         for stage in self.stages:
             for member in stage.members:
-                found[member.gpu] = found.get(member.gpu, 0) + member.tp
+                found[member.gpu] = found.get(member.gpu, 0) + member.size
         return found
 
     def classes(self) -> dict[tuple[Member, ...], int]:
@@ -96,7 +97,7 @@ class Cuts:
                     runs[-1] = (member, runs[-1][1] + 1)
                 else:
                     runs.append((member, 1))
-            said = "+".join(f"{m.gpu}x{m.tp}" + (f"*{count}" if count > 1 else "") for m, count in runs)
+            said = "+".join(f"{m.gpu}x{m.size}" + (f"*{count}" if count > 1 else "") for m, count in runs)
             parts.append(f"{stage.layers}:{said}")
         return " | ".join(parts)
 
@@ -111,11 +112,11 @@ def read_cuts(text: str, db: Database) -> Cuts:
         members: list[Member] = []
         for one in (m.strip() for m in rest.split("+")):
             match = MEMBER.match(one)
-            if match is None or int(match["tp"]) < 1 or int(match["times"] or 1) < 1:
+            if match is None or int(match["size"]) < 1 or int(match["times"] or 1) < 1:
                 raise UsageError(
                     f"--stages has {one!r}; write a GPU and how many hold the stage, such as h100-sxm-80gbx4"
                 )
-            members += [Member(db.device_key(match["gpu"].strip()), int(match["tp"]))] * int(match["times"] or 1)
+            members += [Member(db.device_key(match["gpu"].strip()), int(match["size"]))] * int(match["times"] or 1)
             if len(members) > MOST_REPLICAS:
                 raise UsageError(f"--stages names more than {MOST_REPLICAS:,} replicas")
         stages.append(Stage(int(layers.strip().removesuffix("L")), tuple(members)))
@@ -130,19 +131,23 @@ def read_cuts(text: str, db: Database) -> Cuts:
     return Cuts(tuple(stages))
 
 
-def cuts_of_replicas(kinds: Sequence[tuple[str, int]], tp: int, pp: int, layers: int) -> Cuts:
+def cuts_of_replicas(kinds: Sequence[tuple[str, int]], size: int, pp: int, layers: int) -> Cuts:
     """Whole replicas of one layout on each kind, of which there are so many GPUs; the last stages one layer shorter.
+
+    `size`: GPUs of a stage.
 
     >>> cuts_of_replicas([("a", 4), ("b", 8)], 2, 2, 5).text()
     '3:ax2+bx2*2 | 2:ax2+bx2*2'
     """
-    members = tuple(Member(key, tp) for key, count in kinds for _ in range(count // (tp * pp)))
+    members = tuple(Member(key, size) for key, count in kinds for _ in range(count // (size * pp)))
     even, more = divmod(layers, pp)
     return Cuts(tuple(Stage(even + (1 if place < more else 0), members) for place in range(pp)))
 
 
-def cuts_of_stages(kinds: Sequence[tuple[str, int, int]], tp: int, dp: int, layers: int) -> Cuts:
+def cuts_of_stages(kinds: Sequence[tuple[str, int, int]], size: int, dp: int, layers: int) -> Cuts:
     """Whole stages on each kind, in the order given: device, stages, layers of a stage, of which some hold one fewer.
+
+    `size`: GPUs of a stage of one replica.
 
     >>> cuts_of_stages([("a", 2, 3), ("b", 2, 4)], 4, 2, 13).text()
     '3:ax4*2 | 3:ax4*2 | 4:bx4*2 | 3:bx4*2'
@@ -154,7 +159,7 @@ def cuts_of_stages(kinds: Sequence[tuple[str, int, int]], tp: int, dp: int, laye
         if over > 0 and depths[place] > 1:
             depths[place] -= 1
             over -= 1
-    return Cuts(tuple(Stage(depth, (Member(key, tp),) * dp) for key, depth in zip(held, depths, strict=True)))
+    return Cuts(tuple(Stage(depth, (Member(key, size),) * dp) for key, depth in zip(held, depths, strict=True)))
 
 
 @dataclass
@@ -168,6 +173,7 @@ class MixedStep:
     jobs: dict[Any, jobs.Job]
     band: tuple[float, float]
     memory: dict[str, float]  # device → bytes of its worst GPU
+    recompute: dict[str, str]  # device → what it recomputes
     fill: float
     mfu: float
     notes: list[str] = field(default_factory=list)
@@ -228,6 +234,10 @@ def mixed_step(cells: Mapping[str, Any], cuts: Cuts, context: Context, *, trace:
     joined = estimate_mixed(Columns(columns), len(counts), len(cuts.stages), trace=trace)
     bands = [jobs.job_band(job) for job in base.values()]
     memory: dict[str, float] = {}
+    recompute: dict[str, str] = {}
+    for key in sorted(keys, key=lambda key: at("symbol/full_share", key)):
+        share, depth = at("symbol/full_share", key), at("stage/layers/second", key)
+        recompute[key.member.gpu] = jobs.recompute_text(base[key].cells.get("recompute"), share, depth)
     for key in keys:
         memory[key.member.gpu] = max(memory.get(key.member.gpu, 0.0), at("memory/total", key))
     step = float(np.asarray(joined["time/step"]))
@@ -241,6 +251,7 @@ def mixed_step(cells: Mapping[str, Any], cuts: Cuts, context: Context, *, trace:
         jobs=dict(base),
         band=(min(b[0] for b in bands) / WIDER, max(b[1] for b in bands) * WIDER),
         memory=memory,
+        recompute=recompute,
         fill=max(at("memory/fill", key) for key in keys),
         mfu=work / (step * peak) if peak else 0.0,
         notes=[w for job in list(base.values())[:1] for w in job.warnings],
@@ -278,25 +289,28 @@ def _jobs(
     stated: Mapping[str, Any], cuts: Cuts, between: float | None, context: Context
 ) -> tuple[dict[_Key, jobs.Job], jobs.Job]:
     """The job of each distinct stage, as if all stages were like it, at the rate of what it meets; and a whole one."""
-    layout = {*decided_axes(), "global_batch", "gpu", "n_gpus"} - {"zero_stage", "sequence_parallel", "recompute"}
-    question = {n: v for n, v in stated.items() if n not in layout}
+    question = {n: v for n, v in stated.items() if n not in OF_CUTS}
     devices = [context.db.device(key) for key in cuts.gpus]
     if "precision" not in question:
         common = [d.default_precision for d in devices]
         question["precision"] = next(p for p in ("fp32", "fp16", "bf16") if p in common)
     stages, replicas = len(cuts.stages), cuts.replicas
+    context_parallel = int(stated.get("cp") or 1)
     micro = int(stated.get("micro_batch") or 1)
     per_replica = -(-int(stated["global_batch"]) // (micro * replicas))
     own: dict[str, float] = {}
     found: dict[_Key, jobs.Job] = {}
     for key in dict.fromkeys(_keys_of(cuts).values()):
+        if key.member.size % context_parallel:
+            raise UsageError(f"cp={context_parallel} does not divide the {key.member.size} {key.member.gpu} of a stage")
         cells = {
             **question,
             "gpu": key.member.gpu,
-            "tp": key.member.tp,
+            "tp": key.member.size // context_parallel,
+            "cp": context_parallel,
             "pp": stages,
             "dp": replicas,
-            "n_gpus": key.member.tp * stages * replicas,
+            "n_gpus": key.member.size * stages * replicas,
             "micro_batch": micro,
             "global_batch": micro * replicas * per_replica,
             "schedule": "1f1b" if stages > 1 else "none",
@@ -308,8 +322,8 @@ def _jobs(
     whole = next(iter(found.values()))
     slowest = min(own.values())
     for key, job in found.items():
-        rate = (between or slowest) if key.meets and len(own) > 1 else None
-        if rate is not None and rate < own[key.member.gpu]:
+        rate = between or min(slowest, own[key.member.gpu])
+        if key.meets and rate != own[key.member.gpu]:
             resolved = {**job.cells, "inter_node_gbps_per_gpu": rate}
             job = jobs.resolve({n: v for n, v in resolved.items() if v is not None}, context)
         scaled = {
@@ -370,6 +384,7 @@ def mixed_row(found: MixedStep) -> dict[str, Any]:
     """The predicted columns of a plan."""
     step = found.step_time
     tokens = found.columns["global_batch"] * found.columns["seq_len"]
+    same = set(found.recompute.values())
     return {
         "stages": found.cuts.text(),
         "pred_step_time_s": step,
@@ -379,6 +394,7 @@ def mixed_row(found: MixedStep) -> dict[str, Any]:
         "pred_mfu_pct": 100 * found.mfu,
         "pred_peak_mem_gib": max(found.memory.values()) / 2**30,
         "pred_fit": jobs.fit_of(found.fill),
+        "pred_recompute": same.pop() if len(same) == 1 else ", ".join(f"{k} {v}" for k, v in found.recompute.items()),
     }
 
 

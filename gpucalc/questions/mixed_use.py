@@ -9,15 +9,15 @@ from gpucalc.core.columns import KINDS, parse_row
 from gpucalc.core.errors import GpucalcError, InfeasibleError, UsageError
 from gpucalc.database.defaults import HOUR
 from gpucalc.jobs.context import Context
+from gpucalc.layouts.axes import decided_axes
 from gpucalc.questions.mixed import plan_mixed
-from gpucalc.questions.mixed_cuts import MixedStep, mixed_row, mixed_step, read_cuts, read_micro_batches
+from gpucalc.questions.mixed_cuts import OF_CUTS, MixedStep, mixed_row, mixed_step, read_cuts, read_micro_batches
 from gpucalc.questions.power import Question as PowerQuestion
 from gpucalc.questions.power import power
 from gpucalc.questions.run import RunResult, run_of_step
 from gpucalc.questions.run_scenarios import Question as RunQuestion
 from gpucalc.questions.run_step import step_of_mixed
 
-LAYOUT = ("tp", "pp", "dp", "cp", "ep", "vpp", "schedule")
 ROOTS = ("time/step", "metric/tokens_per_s_per_gpu")
 
 
@@ -37,20 +37,17 @@ def stated_step(
     """
     if "global_batch" not in cells:
         raise UsageError("--global-batch is not stated; how many sequences has a step?")
-    question: dict[str, Any] = {n: v for n, v in cells.items() if n not in LAYOUT and v is not None}
+    question: dict[str, Any] = {n: v for n, v in cells.items() if n not in OF_CUTS and not _open(v)}
     if stages is None:
         if parts is None:
             raise UsageError("which GPUs? write --gpu a100-sxm-80gb:8,h100-sxm-80gb:8, or --stages")
-        found = plan_mixed({n: v for n, v in cells.items() if n != "between_gbps"}, parts, context, top=1)
-        best = next((row for row in found.rows if row["stages"]), None)
-        if best is None:
+        found = plan_mixed({**cells, "between_gbps": between_gbps}, parts, context, top=1)
+        if not found.rows:
             raise InfeasibleError(found.verdict)
+        [best] = found.rows
         stages = best["stages"]
-        question |= {n: best[n] for n in ("micro_batch", "zero_stage", "sequence_parallel", "recompute") if n in best}
-        if best["split_unit"] == "micro-batches a replica":
-            micro_batches = micro_batches or ",".join(
-                part.strip().replace(" ", ":") for part in best["split"].split(",")
-            )
+        question |= {n: best[n] for n in decided_axes() if n not in OF_CUTS and n in best}
+        micro_batches = micro_batches or best["micro_batches"] or None
     cuts = read_cuts(stages, context.db)
     if parts is not None and dict(cuts.gpus) != dict(parts):
         held = ", ".join(f"{n} {key}" for key, n in cuts.gpus.items())
@@ -59,6 +56,11 @@ def stated_step(
     if micro_batches is not None:
         question["micro_batches"] = read_micro_batches(micro_batches, context.db)
     return mixed_step(question, cuts, context, trace=trace)
+
+
+def _open(cell: Any) -> bool:
+    """Whether a cell is not stated, or left to the search: several levels, of which the first may be none."""
+    return cell is None or isinstance(cell, tuple)
 
 
 def explained(found: MixedStep, context: Context) -> tuple[list[tuple[str, str]], list[dict[str, Any]]]:
@@ -121,27 +123,43 @@ def power_mixed(
     return rows, total
 
 
+def _recomputed(text: str) -> tuple[bool, bool, float]:
+    """How much a recomputation is, for comparison.
+
+    >>> sorted(["full", "selective", "none", "full:12", "full:3"], key=_recomputed)
+    ['none', 'selective', 'full:3', 'full:12', 'full']
+    """
+    kind, _, count = text.partition(":")
+    return kind != "none", kind == "full", float(count or "inf")
+
+
 def launch_cells(found: MixedStep, cells: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The cells of a plan as launchers know them, and what is to be said of its ranks.
 
     Raises UsageError for plans that no launcher expresses: unequal tensor parallelism or shares of the batch.
     """
     cuts = found.cuts
-    degrees = {m.tp for stage in cuts.stages for m in stage.members}
+    cp = int(next(iter(found.jobs.values())).cells["cp"])
+    degrees = {m.size // cp for stage in cuts.stages for m in stage.members}
     if len(degrees) > 1:
         raise UsageError(f"no launcher has several tensor-parallel degrees ({', '.join(map(str, sorted(degrees)))})")
     if len(set(found.micro_batches.values())) > 1:
         told = ", ".join(f"{path[0].gpu} {count}" for path, count in found.micro_batches.items())
         raise UsageError(f"no launcher gives replicas unequal shares of the batch ({told}); state even --shares")
-    layout: dict[str, Any] = {"tp": degrees.pop(), "pp": len(cuts.stages), "dp": cuts.replicas, "vpp": 1}
+    layout: dict[str, Any] = {"tp": degrees.pop(), "pp": len(cuts.stages), "dp": cuts.replicas, "cp": cp, "vpp": 1}
     layout["schedule"] = "1f1b" if layout["pp"] > 1 else "none"
     biggest = max(cuts.gpus, key=lambda key: cuts.gpus[key])
     comments = tuple(
         f"stage {place}: {stage.layers} layers on "
-        + ", ".join(f"{sum(m.tp for m in stage.members if m.gpu == kind)} x {kind}" for kind in stage.kinds)
+        + ", ".join(f"{sum(m.size for m in stage.members if m.gpu == kind)} x {kind}" for kind in stage.kinds)
         for place, stage in enumerate(cuts.stages, 1)
     )
-    stated = {n: v for n, v in cells.items() if v is not None and n not in LAYOUT}
+    stated = {n: v for n, v in cells.items() if not _open(v) and n not in OF_CUTS}
+    if "recompute" not in stated:
+        most = max(found.recompute.values(), key=_recomputed)
+        kind, _, count = most.partition(":")
+        stated |= {"recompute": kind, "recompute_layers": int(count) if count else None}
+        comments = (*comments, f"recompute was not stated: {most} is the least that is predicted to fit on all kinds")
     return {**stated, **layout, "gpu": biggest, "n_gpus": found.n_gpus}, (
         *comments,
         "the hosts must be listed so that ranks fall on these GPUs: stage by stage, tensor parallelism innermost",
@@ -151,7 +169,7 @@ def launch_cells(found: MixedStep, cells: Mapping[str, Any]) -> tuple[dict[str, 
 def evaluate_mixed(records: Sequence[Mapping[str, str]], context: Context) -> list[dict[str, Any]]:
     """Predicted columns of rows that state a plan: the cells of a training row with `stages` in place of a layout."""
     found = []
-    own = ("stages", "micro_batches", "between_gbps", "gpu", "n_gpus", *LAYOUT)
+    own = {"stages", "micro_batches", "between_gbps", "layout", *OF_CUTS}
     for record in records:
         try:
             stages = (record.get("stages") or "").strip()
