@@ -244,3 +244,17 @@ def test_what_logs_have_fixed_moves_less(tmp_path) -> None:
         shifts[name] = learning.learn(runs)[0].posterior.shifts(TIME_BAND, "another")["products"]
     assert 0 <= shifts["own"] < 0.6 * shifts["shipped"]
     assert learning.calibrated_spreads(runs[0].job) == {"products": 0.02}
+
+
+def test_an_answer_with_an_overlay_says_what_it_took_from_runs(tmp_path):
+    job = "llama-3.1-8b,h100-sxm-80gb,8,1,8192,64"
+    rows = "\n".join(f"{job},{mbs},{5.0 + 0.1 * mbs}" for mbs in (1, 2, 4, 8))
+    runs = tmp_path / "runs.csv"
+    runs.write_text(f"model,gpu,n_gpus,tp,seq_len,global_batch,micro_batch,measured_step_time_s\n{rows}\n")
+    overlay = tmp_path / "mine"
+    assert gpucalc("learn", str(runs), "-o", str(overlay)).status == 0
+    job = ("llama-3.1-8b", "--gpu", "h100-sxm-80gb", "--seq-len", "8192", "--global-batch", "64", "--db", str(overlay))
+    inside, across = (gpucalc("plan", *job, "--gpus", n, "--top", "1").err for n in ("8", "64"))
+    assert "as 4 own runs on h100-sxm-80gb taught" in inside
+    assert "network" not in inside.split("own runs")[1].split("\n")[0]
+    assert "none of them tells of the network" in across

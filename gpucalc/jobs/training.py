@@ -107,6 +107,8 @@ def _draft(cells: Mapping[str, Any], context: Context) -> tuple[Job, Facts]:
         raise UsageError(*problems)
     precision = str(cells.get("precision") or cluster.device.default_precision)
     warnings += [*unknown_framework(cells, software, context), *uncounted(cells)]
+    if context.learned:
+        warnings += learned.remarks(context.db, cluster.device.key, cluster.n_gpus > cluster.domain)
     if precision in {"int8", "int4"} and cells.get("method", "full") != "full":  # the frozen base is stored so
         cells = {**cells, "quantisation": cells.get("quantisation") or precision}
         precision = cluster.device.default_precision

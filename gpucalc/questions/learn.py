@@ -23,7 +23,7 @@ from gpucalc.database.efficiency import calibration_rows
 from gpucalc.database.network import calibration
 from gpucalc.database.tables import MEMORY_BAND, TIME_BAND
 from gpucalc.jobs import learned
-from gpucalc.jobs.learned import FACTORS, MODEL, Posterior
+from gpucalc.jobs.learned import FACTOR_SPREAD, FACTORS, MODEL, TOLD, UNKNOWN, Posterior
 from gpucalc.jobs.training import Job, resolve_rows, stack
 
 if TYPE_CHECKING:
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 
     from gpucalc.jobs.context import Context
 
-# One set for all factors and both quantities: with what the shipped runs allow, sources out in turn, no finer set is
-# told apart from it (about fifty settings were tried, the ratios of errors moved by less than 0.05).
-FACTOR_SPREAD = Constant("FACTOR_SPREAD", 0.15, "standard deviation of ln(factor) between clusters", "measured")
 MODEL_SPREAD = Constant("MODEL_SPREAD", 0.05, "standard deviation of what a model has of its own", "measured")
 LEAST_SPREAD = Constant("LEAST_SPREAD", 0.02, "of a factor that logs have fixed", "assumed")
 NOISE = Constant("NOISE", 0.05, "standard deviation of a run about its cluster's other runs", "measured")
@@ -42,7 +39,6 @@ MULTIPLES = (0.0, 0.5, 1.0, 2.0)  # of the spreads, equally likely at first
 FREEDOM = 4.0
 ROUNDS = 8
 DISAGREES = 0.35  # weight below which a run is said to contradict the others
-TOLD = 0.02  # a factor is told from here on
 FOLDS = 20
 MOST_RUNS = 100_000
 FARTHEST = 1000.0  # measured over predicted, or its inverse: beyond it no cluster is that far off, but the row is wrong
@@ -221,7 +217,7 @@ def _learned(gpu: str, quantity: str, runs: Sequence[Run]) -> Learned:
         if weight < DISAGREES and abs(left) > 2 * math.sqrt(whole.noise)
     )
     told = np.abs(whole.mean) > deviations
-    unknown = tuple(names[i] for i in range(factors) if deviations[i] > 0.9 * spread[i] and not told[i])
+    unknown = tuple(names[i] for i in range(factors) if deviations[i] > UNKNOWN * spread[i] and not told[i])
     tied = tuple(
         (names[i], names[j])
         for i in range(factors)
