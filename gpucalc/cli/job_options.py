@@ -60,6 +60,7 @@ class _ClusterCells:
     topology: str | None = cell(
         "--topology NAME", "Shape of the network, such as fat-tree or dragonfly.", complete="topologies"
     )
+    torus_sides: str | None = cell("--torus-sides AxBxC", "Sides of a torus: chips of a slice, or nodes.")
     oversubscription: str | None = cell("--oversubscription X", "Bandwidth below a pod over that above; 4 is 4:1.")
     placement: str | None = cell("--placement KIND", "consecutive or scattered nodes.")
     fabric: str | None = option(

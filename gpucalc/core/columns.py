@@ -173,6 +173,7 @@ INPUT_COLUMNS = (
     _int("domain", "GPUs of one scale-up domain, at most the node's", "the node's"),
     _int("nics_per_node", "network cards of one node", "the node's, for the GPUs that are used of it"),
     Column("topology", "text", "shape of the network between nodes", "the node's"),
+    Column("torus_sides", "text", "sides of a torus, such as 4x4x8: chips of a slice, or nodes", "the most compact"),
     Column(
         "oversubscription",
         "number",

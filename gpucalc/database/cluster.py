@@ -8,12 +8,14 @@ from gpucalc.core.columns import MOST_GPUS
 from gpucalc.core.errors import DataError, UsageError, unknown
 from gpucalc.database.reader import Database
 from gpucalc.database.records import Device, Link, Node, Topology
+from gpucalc.database.slices import Sides, torus_sides, usual_sides
 
 SERVER_PORT_MOST = 40e9 / 8  # B/s: Ethernet up to 40 Gb/s on a GPU server is its front-end port, one a node
+_DIMENSIONS = {"torus-2d": 2, "torus-3d": 3}
 # Cells of a row that say where it runs, beside `gpu` and `n_gpus`: arguments of `resolve_cluster` by their names.
 PLACE_CELLS = (
     *("gpus_per_node", "inter_node_gbps_per_gpu", "node", "domain"),
-    *("nics_per_node", "topology", "oversubscription", "placement", "gpu_memory_gib"),
+    *("nics_per_node", "topology", "torus_sides", "oversubscription", "placement", "gpu_memory_gib"),
 )
 
 
@@ -39,6 +41,7 @@ class Cluster:
     network_basis: str  # why the network rate is what it is, for a reader who doubts it
     placement: str = "consecutive"  # of the domains of a job in the pods of the network, or "scattered"
     cards: float = 1.0  # network cards of one node
+    sides: Sides | None = None  # stated sides of the torus of chips or, where these are on none, of nodes
 
     @property
     def pod(self) -> float:
@@ -50,6 +53,24 @@ class Cluster:
         if shape.kind == "dragonfly" and not shape.pod_gpus:  # a = 2p = 2h
             ports = ((shape.radix or 1) + 1) ** 2 / 8
         return max(1.0, ports / self.domain)
+
+    @property
+    def slice_sides(self) -> Sides:
+        """Sides of the box of chips that the job has of one scale-up domain; one long line where that is no torus."""
+        torus = _DIMENSIONS.get(self.scale_up_topology)
+        if torus is None:
+            return (1, 1, self.domain)
+        sides = self.sides or usual_sides(_slice_chips(self.n_gpus, self.domain), torus)
+        return (1,) * (3 - len(sides)) + sides
+
+    @property
+    def node_sides(self) -> tuple[float, float]:
+        """The two shortest sides of a torus of nodes; as long as each other where none are stated."""
+        dimensions = _DIMENSIONS.get(self.topology.kind, 2)
+        if self.sides is not None and self.scale_up_topology not in _DIMENSIONS:
+            return float(self.sides[0]), float(self.sides[1])
+        side = max(1.0, self.n_gpus / self.domain) ** (1 / dimensions)
+        return side, side
 
     @property
     def peer_bandwidth(self) -> float:
@@ -74,6 +95,7 @@ def resolve_cluster(
     oversubscription: float | None = None,
     placement: str | None = None,
     nics_per_node: int | None = None,
+    torus_sides: str | None = None,
     domain: int | None = None,
     gpu_memory_gib: float | None = None,
 ) -> Cluster:
@@ -123,7 +145,22 @@ def resolve_cluster(
         network_basis=basis,
         placement=placement or "consecutive",
         cards=cards,
+        sides=None if torus_sides is None else _stated_sides(torus_sides, int(n_gpus), domain, wiring, shape),
     )
+
+
+def _slice_chips(n_gpus: int, domain: int) -> int:
+    """Chips of a job in one domain: as many in each, where they divide."""
+    domains = -(-n_gpus // domain)
+    return n_gpus // domains if n_gpus % domains == 0 else min(domain, n_gpus)
+
+
+def _stated_sides(text: str, n_gpus: int, domain: int, wiring: str, shape: Topology) -> Sides:
+    if wiring in _DIMENSIONS:
+        return torus_sides(text, _slice_chips(n_gpus, domain), _DIMENSIONS[wiring], "chips")
+    if shape.kind in _DIMENSIONS:
+        return torus_sides(text, -(-n_gpus // domain), _DIMENSIONS[shape.kind], "scale-up domains")
+    raise UsageError(f"torus_sides is for a torus; this network is a {shape.key}, and --topology torus-3d is one")
 
 
 def _stated_domain(stated: int, usual: int, host: Node) -> int:
@@ -175,7 +212,7 @@ def _domain(host: Node, per_node: int, own_links: bool) -> tuple[int, str, int]:
     """Accelerators in one scale-up domain, its wiring, and the neighbours of each, with `per_node` on a host."""
     wiring = host.scale_up_topology
     if host.domain > host.gpus_per_node:  # a rack or pod: the domain spans hosts, whatever their size
-        return host.domain, wiring, {"torus-2d": 4, "torus-3d": 6}.get(wiring, 1)
+        return host.domain, wiring, 2 * _DIMENSIONS.get(wiring, 0) or 1
     if wiring == "pcie":
         return per_node, wiring, 1
     if wiring == "none" and per_node > 1 and own_links:  # several superchips on a board are joined directly

@@ -129,12 +129,17 @@ def collective_constants(cluster: Cluster, db: Database, *, overlapped: bool = F
 def place_columns(cluster: Cluster) -> dict[str, float]:
     """What places a group on a cluster: its rates and domains, and the shape of its network."""
     shape = cluster.topology
+    x, y, z = cluster.slice_sides
+    short = cluster.node_sides
     return {
         "link_bandwidth": cluster.link_bandwidth,
         "network_bandwidth": cluster.network_bandwidth_per_gpu,
         "domain": float(cluster.domain),
         "peers": float(cluster.peers),
         "torus_dimensions": 3.0 if cluster.scale_up_topology == "torus-3d" else 2.0,
+        **{"slice_x": float(x), "slice_y": float(y), "slice_z": float(z)},
+        "wrap_side": float(cluster.node.wrap_side or 1),
+        **{"torus_x": short[0], "torus_y": short[1]},
         "wiring": float(WIRINGS.index(cluster.scale_up_topology)),
         "n_gpus": float(cluster.n_gpus),
         "topology": float(TOPOLOGIES.index(shape.kind)),

@@ -227,6 +227,12 @@ class Node:
         "per accelerator, one direction, where the node wires fewer links than the device has",
         optional=True,
     )
+    wrap_side: int | None = fact(
+        "wrap_side",
+        "int",
+        "sides of a torus of accelerators that are multiples of it are closed to rings",
+        optional=True,
+    )
     topology: str = fact(
         "topology", "text", "usual network between nodes, key in topologies/", optional=True, default="fat-tree"
     )

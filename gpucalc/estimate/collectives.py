@@ -12,11 +12,12 @@ from gpucalc.core.ledger import Columns, Ledger, any_row, distinct
 from gpucalc.core.units import Array
 from gpucalc.core.vocabulary import PROTOCOLS, TOPOLOGIES, WIRINGS
 from gpucalc.formulas import collectives as f
-from gpucalc.formulas import expert_exchange, fabric, topology, wire
+from gpucalc.formulas import expert_exchange, fabric, topology, torus, wire
 
 FP8_TOKEN = {"element_size": 1.0, "scale_size": 4.0, "scale_group": 128.0}  # dispatch: one fp32 scale per 128
 BF16_TOKEN = {"element_size": 2.0, "scale_size": 0.0, "scale_group": 128.0}  # combine
 PAIR = Constant("PAIR", 2.0, "ranks of a transfer", "definition")
+ADJACENT = Constant("ADJACENT", 1.0, "ranks of a group are neighbours", "definition")
 GATHER = Constant("GATHER", 1.0, "ring passes of a gather or a scatter", "definition")
 REDUCE = Constant("REDUCE", 2.0, "ring passes of an all-reduce: a scatter and a gather", "definition")
 WAITS = Constant("WAITS", 2.0, "waits for the fabric of a crossing that is acknowledged", "definition")
@@ -76,9 +77,10 @@ def add_broadcast(ledger: Ledger, path: str, **given: Any) -> Array:
     return _add_levels(ledger, path, "collective_startup", given)
 
 
-def add_send(ledger: Ledger, path: str, crosses: Any, **given: Any) -> Array:
-    """Store sending `message` bytes to one peer: in the domain (`crosses` 0) or over one card (1)."""
-    _add(ledger, f"{path}/link", f.link_send_time, given)
+def add_send(ledger: Ledger, path: str, crosses: Any, stride: Any = ADJACENT, **given: Any) -> Array:
+    """Store sending `message` bytes to the peer `stride` ranks on: in the domain (`crosses` 0) or over one card (1)."""
+    _add_wirings(ledger, f"{path}/pair", topology.PAIR_BANDWIDTH, {"group": PAIR, "stride": stride})
+    _add(ledger, f"{path}/link", f.link_send_time, {"link_bandwidth": f"{path}/pair", **given})
     _add(ledger, f"{path}/network", f.network_send_time, given)
     ledger.choose(f"{path}/level", crosses, {0: f"{path}/link", 1: f"{path}/network"})
     ledger.add(f"{path}/startup", f.startup_time, startup="point_to_point_startup", ranks=PAIR)
@@ -200,17 +202,23 @@ def place(ledger: Ledger, path: str, ranks: Any, stride: Any) -> dict[str, Any]:
     group: dict[str, Any] = {"ranks": ranks, "stride": stride}
     ledger.add(path, topology.ranks_per_domain, **group)
     placed = {"ranks": ranks, "ranks_per_domain": path, "link_bandwidth": f"{path}/link"}
-    wirings = {code: WIRINGS[code] for code in distinct(c["wiring"])}
-    for wiring in wirings.values():
-        ledger.add(f"{path}/link/{wiring}", topology.SCALE_UP_BANDWIDTH[wiring], group=path)
-    ledger.choose(f"{path}/link", "wiring", {code: f"{path}/link/{w}" for code, w in wirings.items()})
+    wirings = _add_wirings(ledger, f"{path}/link", topology.SCALE_UP_BANDWIDTH, {"group": path, "stride": stride})
+    placed |= _place_on_torus(ledger, path, wirings, {"ranks": path, "stride": stride})
     if not any_row((c["oversubscription"] > 1) | (c["topology"] > TOPOLOGIES.index("rail"))):
         return placed
     ledger.add(f"{path}/domains", topology.group_domains, ranks=ranks, ranks_per_domain=path)
     ledger.add(f"{path}/pod", fabric.group_pod, ranks_per_domain=path, **group)
     ledger.add(f"{path}/flows", fabric.ring_flows, ranks=ranks, ranks_per_domain=path, group_pod=f"{path}/pod")
     kinds = {code: TOPOLOGIES[code] for code in distinct(c["topology"])}
-    names = {"ranks": ranks, "ranks_per_domain": path, "domains": f"{path}/domains", "group_pod": f"{path}/pod"}
+    if any(kind.startswith("torus") for kind in kinds.values()):
+        ledger.add(f"{path}/side", torus.longest_side, domains=f"{path}/domains")
+    names = {
+        "longest_side": f"{path}/side",
+        "ranks": ranks,
+        "ranks_per_domain": path,
+        "domains": f"{path}/domains",
+        "group_pod": f"{path}/pod",
+    }
     names["ring_flows"] = f"{path}/flows"
     for kind in kinds.values():
         _add(ledger, f"{path}/capacity/{kind}", _CAPACITIES[kind], names)
@@ -219,6 +227,34 @@ def place(ledger: Ledger, path: str, ranks: Any, stride: Any) -> dict[str, Any]:
         ledger.choose(f"{path}/{what}", "topology", {code: f"{path}/{what}/{kind}" for code, kind in kinds.items()})
     ledger.add(f"{path}/share", fabric.flow_share, capacity=f"{path}/capacity", flows=f"{path}/flows")
     return {**placed, "fabric_share": f"{path}/share", "fabric_slowdown": f"{path}/slowdown"}
+
+
+def _add_wirings(
+    ledger: Ledger, path: str, rates: Mapping[str, Callable[..., Any]], given: Mapping[str, Any]
+) -> dict[int, str]:
+    """Store the rate of links by the wiring of each row's domain; code of the wiring → its name."""
+    wirings = {code: WIRINGS[code] for code in distinct(ledger.columns["wiring"])}
+    for wiring in wirings.values():
+        _add(ledger, f"{path}/{wiring}", rates[wiring], given)
+    ledger.choose(path, "wiring", {code: f"{path}/{wiring}" for code, wiring in wirings.items()})
+    return wirings
+
+
+def _place_on_torus(ledger: Ledger, path: str, wirings: Mapping[int, str], group: Mapping[str, Any]) -> dict[str, Any]:
+    """What a torus of chips has that other domains do not: hops of a pass, and the cut of an all-to-all."""
+    tori = [code for code, wiring in wirings.items() if wiring.startswith("torus")]
+    if not tori:
+        return {}
+    ledger.keep(f"{path}/none", 0.0)
+    ledger.keep(f"{path}/usual", 1.0)
+    ledger.add(f"{path}/torus/relays", torus.torus_hops, **group)
+    ledger.add(f"{path}/torus/hop_share", torus.hop_share, hops=f"{path}/torus/relays", ranks_per_domain=path)
+    ledger.add(f"{path}/torus/link_slowdown", torus.torus_exchange_slowdown, **group)
+    placed = {}
+    for name, otherwise in (("relays", "none"), ("hop_share", "usual"), ("link_slowdown", "usual")):
+        placed[name] = f"{path}/{name}"
+        ledger.choose(placed[name], "wiring", dict.fromkeys(tori, f"{path}/torus/{name}"), f"{path}/{otherwise}")
+    return placed
 
 
 def collective_ledger(op: str, columns: Columns, *, trace: bool = False) -> Ledger:
@@ -230,7 +266,7 @@ def collective_ledger(op: str, columns: Columns, *, trace: bool = False) -> Ledg
     group = place(ledger, "group", "ranks", 1)
     if op == "send_recv":
         ledger.add("crosses", f.crosses_network, ranks_per_domain="group")
-        add_send(ledger, "time", "crosses", link_bandwidth=group["link_bandwidth"])
+        add_send(ledger, "time", "crosses")
         return ledger
     if op == "alltoall":
         ledger.define("remote_share", f.all_to_all_remote_share, ranks_per_domain="group")
@@ -248,8 +284,13 @@ def algorithms(op: str, ledger: Ledger) -> dict[str, str]:
         parts = ledger.entries["time/network"].names
         return {part.removeprefix("time/network/").replace("/", " "): part for part in parts}
     if op == "all_reduce":
-        return {"ring": "time/link/ring", "nvls": "time/link/nvls"}
+        return {"torus" if np.all(_on_torus(ledger.columns)) else "ring": "time/link/ring", "nvls": "time/link/nvls"}
     return {}
+
+
+def _on_torus(columns: Columns) -> np.ndarray:
+    """Whether each row's domain is a torus, whose gathers run along each dimension at once."""
+    return np.isin(np.atleast_1d(columns["wiring"]), [i for i, w in enumerate(WIRINGS) if w.startswith("torus")])
 
 
 def chosen_algorithm(op: str, ledger: Ledger) -> np.ndarray:
@@ -260,6 +301,7 @@ def chosen_algorithm(op: str, ledger: Ledger) -> np.ndarray:
     inside = {"alltoall": "pairwise", "broadcast": "chain", "send_recv": "direct"}.get(op, "ring")
     across = {"alltoall": "pairwise over rails", "broadcast": "chain", "send_recv": "direct"}.get(op, "ring")
     one = np.full(ranks.shape, inside, dtype=object)
+    one[np.broadcast_to(_on_torus(columns) & (inside == "ring"), ranks.shape)] = "torus"
     if op == "all_reduce":
         adds_up = local >= np.atleast_1d(columns["nvls_minimum_ranks"])
         faster = np.atleast_1d(ledger["time/link/nvls"]) <= np.atleast_1d(ledger["time/link/ring"])

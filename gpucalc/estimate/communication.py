@@ -12,10 +12,10 @@ from gpucalc.core.formula import Constant
 from gpucalc.core.ledger import Columns, Ledger, any_row
 from gpucalc.core.vocabulary import CP_KINDS
 from gpucalc.estimate import collectives
+from gpucalc.estimate.collectives import ADJACENT
 from gpucalc.formulas import data_parallel, expert_exchange, gathering, layer, shapes, topology
 from gpucalc.formulas.collectives import all_to_all_remote_share
 
-ADJACENT = Constant("ADJACENT", 1.0, "ranks of a group are neighbours", "definition")
 ALONE = Constant("ALONE", 1.0, "ranks of a group of one", "definition")
 BOTH_WAYS = Constant("BOTH_WAYS", 2.0, "exchanges of a layer with experts: to them and back", "definition")
 AT_ONCE = Constant(
@@ -120,7 +120,7 @@ def _context_parallel(ledger: Ledger) -> None:
         "layer/cp/hop",
         message="layer/cp/block",
         crosses="layer/cp/crosses",
-        link_bandwidth=group["link_bandwidth"],
+        stride="tp",
         point_to_point_efficiency="link_efficiency",
     )
     ledger.add("layer/cp/ring", layer.ring_exchange_time, ranks="cp", hop="layer/cp/hop")

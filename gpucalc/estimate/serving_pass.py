@@ -14,8 +14,8 @@ from gpucalc.core.formula import Constant
 from gpucalc.core.ledger import Ledger, any_row
 from gpucalc.core.units import Unit
 from gpucalc.estimate import products, shapes
-from gpucalc.estimate.collectives import BF16_TOKEN, FP8_TOKEN, add_all_gather, add_all_reduce, add_send
-from gpucalc.estimate.communication import ADJACENT, place
+from gpucalc.estimate.collectives import ADJACENT, BF16_TOKEN, FP8_TOKEN, add_all_gather, add_all_reduce, add_send
+from gpucalc.estimate.communication import place
 from gpucalc.formulas import attention, expert_exchange, experts, layer, roofline, serving
 from gpucalc.formulas import serving_kernels as kernels
 from gpucalc.formulas import shapes as sizes
@@ -157,7 +157,7 @@ def add_pass(ledger: Ledger, p: Pass, parts: Layer) -> None:
     products.add_gemm(ledger, f"{p.name}/head", **head, **_kernel(p, "head"))
     crosses = f"{p.name}/hop/crosses"
     ledger.add(crosses, crosses_domains, ranks="pp", stride="tp")
-    add_send(ledger, f"{p.name}/hop", crosses, message=f"{p.name}/message")
+    add_send(ledger, f"{p.name}/hop", crosses, stride="tp", message=f"{p.name}/message")
     ledger.add(f"{p.name}/hops", kernels.stage_hops_time, hop=f"{p.name}/hop")
     ledger.total(f"{p.name}/time", f"{p.name}/layers", f"{p.name}/head", f"{p.name}/hops")
 

@@ -30,10 +30,12 @@ def link_ring_time(
     link_step_latency: Seconds,
     chunk_latency: Seconds,
     own_chunk: Ratio,
+    hop_share: Ratio = 1.0,
 ) -> Seconds:
     """Time on the links of one domain of `passes` ring passes (1 gather or scatter, 2 all-reduce).
 
-    A pass is γ-1 steps of message/γ bytes; handling the rank's own chunk costs `own_chunk` of a step.
+    A pass is γ-1 steps of message/γ bytes; handling the rank's own chunk costs `own_chunk` of a step. A torus, whose
+    dimensions work at once, waits for `hop_share` of the steps.
 
     1 GB over 8 ranks, 0.875 GB at 0.8·450 GB/s = 2430.6 µs:
 
@@ -44,7 +46,8 @@ def link_ring_time(
     """
     steps = passes * (ranks_per_domain - 1)
     wire_time = message * ((steps + own_chunk * (steps > 0)) / (ranks_per_domain * link_bandwidth))
-    return wire_time / link_efficiency + 2 * np.sqrt(chunk_latency * wire_time) + link_step_latency * steps
+    waits = link_step_latency * steps * hop_share
+    return wire_time / link_efficiency + 2 * np.sqrt(chunk_latency * wire_time) + waits
 
 
 @formula(symbol="t_nvls", cite="nccl", valid="ranks_per_domain >= 1; NVSwitch of Hopper and later")
@@ -80,10 +83,14 @@ def link_exchange_time(
     all_to_all_efficiency: Ratio,
     chunk_latency: Seconds,
     own_chunk: Ratio,
+    link_slowdown: Ratio = 1.0,
+    relays: Count = 0.0,
+    link_step_latency: Seconds = 0.0,
 ) -> Seconds:
     """Time on the links of one domain of an all-to-all in which each rank sends `message` bytes.
 
     Data reach their rail through the links, (γ-1)/γ of it; all peers are served at once, so there are no steps.
+    On a torus it takes `link_slowdown` times as long as a gather, over `relays` hops.
 
     0.875 GB at 0.8·0.9·450 GB/s = 2700.6 µs:
 
@@ -91,8 +98,9 @@ def link_exchange_time(
     2700.6
     """
     peers = ranks_per_domain - 1
-    wire_time = message * ((peers + own_chunk * (peers > 0)) / (ranks_per_domain * link_bandwidth))
-    return wire_time / (link_efficiency * all_to_all_efficiency) + 2 * np.sqrt(chunk_latency * wire_time)
+    wire_time = message * ((peers + own_chunk * (peers > 0)) / (ranks_per_domain * link_bandwidth)) * link_slowdown
+    bandwidth_time = wire_time / (link_efficiency * all_to_all_efficiency) + 2 * np.sqrt(chunk_latency * wire_time)
+    return bandwidth_time + relays * link_step_latency
 
 
 @formula(symbol="t_link", cite="thakur2005", valid="ranks_per_domain >= 1")
@@ -103,6 +111,7 @@ def link_chain_time(
     link_efficiency: Ratio,
     link_step_latency: Seconds,
     chunk_latency: Seconds,
+    hop_share: Ratio = 1.0,
 ) -> Seconds:
     """Time on the links of one domain of a broadcast of `message` bytes by a pipelined chain.
 
@@ -113,7 +122,7 @@ def link_chain_time(
     """
     wire_time = message * ((ranks_per_domain > 1) / link_bandwidth)
     bandwidth_time = wire_time / link_efficiency + 2 * np.sqrt(chunk_latency * wire_time)
-    return bandwidth_time + link_step_latency * (ranks_per_domain - 1)
+    return bandwidth_time + link_step_latency * (ranks_per_domain - 1) * hop_share
 
 
 @formula(symbol="t_net", cite="thakur2005", valid="ranks >= ranks_per_domain >= 1")

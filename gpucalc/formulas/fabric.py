@@ -167,15 +167,15 @@ def dragonfly_slowdown(domains: Count, group_pod: Count, global_taper: Ratio) ->
     return np.maximum(1.0, leaving / global_taper)
 
 
-@formula(symbol="σ", cite="jouppi2023", valid="domains >= 1; dimensions 1, 2 or 3")
-def torus_slowdown(domains: Count, dimensions: Count) -> Ratio:
+@formula(symbol="σ", cite="jouppi2023", valid="longest_side >= 1; dimensions 2 or 3")
+def torus_slowdown(longest_side: Count, dimensions: Count) -> Ratio:
     """How much longer than the cards the bisection of a torus of nodes needs for an all-to-all: a·d/4.
 
     With b a link and direction, 2·d·b cards a node, halving the longest side a leaves a·S/(8·b).
 
     16·16 nodes: 8 times, a share of 0.125; a side of 2 is never slower than the cards:
 
-    >>> float(torus_slowdown(256, 2)), float(torus_slowdown(4, 2))
+    >>> float(torus_slowdown(16, 2)), float(torus_slowdown(2, 2))
     (8.0, 1.0)
     """
-    return np.maximum(1.0, np.maximum(domains, 1) ** (1 / dimensions) * dimensions / 4)
+    return np.maximum(1.0, longest_side * dimensions / 4)

@@ -13,6 +13,7 @@ import numpy as np
 
 from gpucalc.core.formula import formula
 from gpucalc.core.units import BytesPerSecond, Count, Flag, Ranks, Ratio
+from gpucalc.formulas.torus import torus_bandwidth, torus_pair_bandwidth
 
 # --- placement -------------------------------------------------------------------------------------
 
@@ -106,24 +107,7 @@ def pcie_bandwidth(
     return link_bandwidth * np.where(np.greater(group, 2), shared, 1.0)
 
 
-@formula(symbol="B_g", cite="jouppi2023", valid="group >= 1; torus_dimensions 1, 2 or 3")
-def torus_bandwidth(
-    link_bandwidth: BytesPerSecond, group: Count, domain: Count, torus_dimensions: Count
-) -> BytesPerSecond:
-    """Bandwidth of each chip in a group on a torus: the dimensions it extends over carry its rings.
-
-    A group along a line uses the two directions of one of d dimensions, 1/d of the links; one that
-    fills a plane or the cube uses more. A dimension is domain^(1/d) chips long.
-
-    >>> float(torus_bandwidth(200e9, 16, 256, 2)) / 1e9, float(torus_bandwidth(200e9, 256, 256, 2)) / 1e9
-    (100.0, 200.0)
-    """
-    side = np.maximum(domain, 2) ** (1 / torus_dimensions)
-    used = np.clip(np.ceil(np.log(np.maximum(group, 2)) / np.log(side) - 1e-9), 1, torus_dimensions)
-    return link_bandwidth * used / torus_dimensions
-
-
-#: How many of its links a GPU can use in a group, by the topology of the domain. Besides `group`
+#: How many of its links a GPU can use in a group, by the topology of the domain. Besides `group` and its `stride`
 #: each formula takes what it needs by name from the columns of a cluster.
 SCALE_UP_BANDWIDTH: dict[str, Callable[..., Any]] = {
     "nvswitch": nvswitch_bandwidth,
@@ -134,6 +118,9 @@ SCALE_UP_BANDWIDTH: dict[str, Callable[..., Any]] = {
     "torus-3d": torus_bandwidth,
     "none": nvswitch_bandwidth,
 }
-
-
-# --- networks between domains ----------------------------------------------------------------------
+#: The same for what a GPU sends to one other, `stride` ranks on: that of a group of two, but for a torus.
+PAIR_BANDWIDTH: dict[str, Callable[..., Any]] = {
+    **SCALE_UP_BANDWIDTH,
+    "torus-2d": torus_pair_bandwidth,
+    "torus-3d": torus_pair_bandwidth,
+}

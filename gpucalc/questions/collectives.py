@@ -74,7 +74,7 @@ class _Clusters:
         return self._resolve(gpu, n_gpus, per_node, place)
 
     def _resolve(self, gpu: str, n_gpus: int, per_node: int | None, place: Mapping[str, Any]) -> Cluster:
-        key = (gpu, per_node, *sorted(place.items()))
+        key = (gpu, n_gpus, per_node, *sorted(place.items()))  # the slice of a torus depends on its chips
         if key not in self.found:
             try:
                 self.found[key] = resolve_cluster(self.db, gpu, n_gpus, **{"gpus_per_node": per_node, **place})
