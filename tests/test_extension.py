@@ -25,7 +25,7 @@ from gpucalc.layouts.axes import ACTIVATIONS, CUT, LAYER, STATES, Axis, divisors
 from gpucalc.layouts.label import Layout
 from gpucalc.layouts.rules import Rule
 from gpucalc.layouts.schedules import Condition, Schedule
-from gpucalc.output.figures.explained import drawn_micro_batches
+from gpucalc.questions.timeline import drawn_micro_batches
 
 LAUNCHER = '''
 """A launcher that people may write: one module of the folder."""

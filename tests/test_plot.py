@@ -24,12 +24,13 @@ from gpucalc.jobs import training as jobs
 from gpucalc.jobs.context import Context
 from gpucalc.layouts import schedules
 from gpucalc.layouts.label import label_cells
+from gpucalc.layouts.orders import BACKWARD, FORWARD, WEIGHT, Bar, order, routes, timed
 from gpucalc.output.figures import canvas, layouts, parts, plot_scaling, save
-from gpucalc.output.figures.explained import drawn_micro_batches, explain_figure
+from gpucalc.output.figures.explained import explain_figure
 from gpucalc.output.figures.kernels import operation_traffic
 from gpucalc.output.figures.scaling import scaling_figure
-from gpucalc.output.figures.schedule import BACKWARD, FORWARD, WEIGHT, Bar, order, routes, timed
 from gpucalc.questions.kernels import roofline_attention, roofline_gemm, roofline_kernel
+from gpucalc.questions.timeline import drawn_micro_batches
 
 DATABASE = Database()
 CELLS = {"model": "llama-3.1-70b", "gpu": "h100-sxm-80gb", "n_gpus": 64, "seq_len": 8192, "global_batch": 128}

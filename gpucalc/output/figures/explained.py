@@ -1,23 +1,23 @@
-"""One layout as a picture: the pipeline as a timeline, time by term, memory by stage."""
+"""One layout as a picture: the pipeline as a timeline with its memory, time by term, memory by stage."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpucalc.estimate.training import estimate_training
 from gpucalc.jobs import training as jobs
 from gpucalc.jobs.context import Context
+from gpucalc.layouts import orders
 from gpucalc.layouts.schedules import SCHEDULES
-from gpucalc.output.figures import parts, schedule
+from gpucalc.output.figures import parts
 from gpucalc.output.figures.canvas import BLUE, GREEN, ORANGE, PALE, PLATE, RED, grid, new_figure, settings, time_scale
+from gpucalc.questions.timeline import Timeline, at, drawn_micro_batches, in_flight, timeline
 
 GIB = 2.0**30
-FEWEST_DRAWN = 6  # micro-batches of a timeline, where the job has as many
-MOST_BARS = 6000
 STAGES = ("first", "second", "last")
-COLOURS = {schedule.FORWARD: BLUE, schedule.BACKWARD: ORANGE, schedule.WEIGHT: GREEN}
-NAMES = {schedule.FORWARD: "forward", schedule.BACKWARD: "backward", schedule.WEIGHT: "weight gradients"}
+COLOURS = {orders.FORWARD: BLUE, orders.BACKWARD: ORANGE, orders.WEIGHT: GREEN}
+NAMES = {orders.FORWARD: "forward", orders.BACKWARD: "backward", orders.WEIGHT: "weight gradients"}
 
 
 def explain_figure(cells: Mapping[str, Any], context: Context, title: str = "") -> Any:
@@ -25,14 +25,17 @@ def explain_figure(cells: Mapping[str, Any], context: Context, title: str = "") 
     job = jobs.resolve(cells, context)
     ledger = estimate_training(jobs.stack([job]), detail=True)
     cells = job.cells
-    micro_batches = round(_at(ledger, "symbol/micro_batches"))
-    piped = cells["pp"] > 1 and drawn_micro_batches(cells["schedule"], micro_batches, cells["pp"], cells["vpp"]) > 0
-    tall = min(1.4 + 0.22 * cells["pp"], 5.0) + 0.6 if piped else 0.0
+    micro_batches = round(at(ledger, "symbol/micro_batches"))
+    drawn = drawn_micro_batches(cells["schedule"], micro_batches, cells["pp"], cells["vpp"])
+    piped = cells["pp"] > 1 and drawn > 0
+    passes = min(1.4 + 0.22 * cells["pp"], 5.0) + 0.6 if piped else 0.0
+    tall = passes + 2.2 if piped else 0.0
     with settings():
         figure = new_figure(10.5, tall + 3.9)
         if piped:
             above, below = figure.subfigures(2, 1, height_ratios=[tall, 3.9])
-            _timeline(above.subplots(), job, ledger)
+            upper, lower = above.subplots(2, 1, height_ratios=[passes, 2.2])
+            _timeline(upper, lower, job, ledger, drawn)
         else:
             below = figure
         left, right = below.subplots(1, 2)
@@ -43,58 +46,18 @@ def explain_figure(cells: Mapping[str, Any], context: Context, title: str = "") 
     return figure
 
 
-def _at(ledger: Any, path: str) -> float:
-    value = ledger[path]
-    return float(value.ravel()[0] if hasattr(value, "ravel") else value)
-
-
-def durations(job: jobs.Job, ledger: Any) -> tuple[dict[str, float], float]:
-    """Seconds of each kind of pass through one chunk of the longest stage, and of a transfer between stages."""
-    row = SCHEDULES[job.cells["schedule"]]
-    chunks = row.pieces if row.pieces > 1 else int(job.cells["vpp"])
-    forward = _at(ledger, "layer/forward/time") * _at(ledger, "stage/layers/second")
-    backward = _at(ledger, "stage/time") - forward
-    weight = min(_at(ledger, "layer/weight-gradient/trained") * _at(ledger, "stage/layers/second"), backward)
-    found = {schedule.FORWARD: forward, schedule.BACKWARD: backward}
-    if row.splits_backward:
-        found = {schedule.FORWARD: forward, schedule.BACKWARD: backward - weight, schedule.WEIGHT: weight}
-    return {kind: seconds / chunks for kind, seconds in found.items()}, _at(ledger, "pp/transfer") / (2 * chunks)
-
-
-def drawn_micro_batches(name: str, micro_batches: int, stages: int, chunks: int) -> int:
-    """How many micro-batches a timeline shows: enough to fill the pipeline, whole groups; 0 where none can be drawn.
-
-    >>> drawn_micro_batches("1f1b", 128, 4, 1), drawn_micro_batches("1f1b", 3, 4, 1)
-    (12, 3)
-    >>> drawn_micro_batches("interleaved", 128, 4, 2), drawn_micro_batches("dualpipe", 7, 4, 1)
-    (8, 0)
-    """
-    if name not in schedule.ORDERS:
-        return 0
-    row = SCHEDULES[name]
-    if row.stages_held > 1 or row.pieces > 1:
-        fits = row.condition is None or row.condition.holds({"pp": stages, "micro_batches": micro_batches})
-        return min(micro_batches - micro_batches % 2, max(2 * stages, 10)) if fits else 0
-    wanted = max((3 if chunks == 1 else 2) * stages, FEWEST_DRAWN)
-    most = max(stages + 1 if chunks == 1 else 2 * stages, MOST_BARS // (3 * stages * chunks))
-    count = min(micro_batches, wanted, most)
-    return count - count % stages if chunks > 1 and count > stages else count
-
-
-def _timeline(axes: Any, job: jobs.Job, ledger: Any) -> None:
-    name, stages, chunks = job.cells["schedule"], int(job.cells["pp"]), int(job.cells["vpp"])
-    micro_batches = round(_at(ledger, "symbol/micro_batches"))
-    drawn = drawn_micro_batches(name, micro_batches, stages, chunks)
-    seconds, transfer = durations(job, ledger)
-    ways = schedule.routes(name, stages, chunks)
-    bars = schedule.timed(schedule.order(name, stages, chunks, drawn), ways, seconds, transfer)
-    end = max(bar.end for bar in bars)
+def _timeline(axes: Any, below: Any, job: jobs.Job, ledger: Any, drawn: int) -> None:
+    name, stages = job.cells["schedule"], int(job.cells["pp"])
+    micro_batches = round(at(ledger, "symbol/micro_batches"))
+    found = timeline(job, ledger, drawn)
+    bars = found.bars
+    end = found.end
     divisor, unit = time_scale(end)
     axes.broken_barh([(0, end / divisor)], (-0.5, stages), facecolors=PALE, alpha=0.55, label="idle")
     pieces = 1 + max(bar.work.chunk for bar in bars)
     _draw_bars(axes, bars, divisor, end, pieces)
     count = f"{drawn} of {micro_batches} micro-batches" if drawn < micro_batches else f"{drawn} micro-batches"
-    bubble = 100 * _at(ledger, "time/pp/bubble") / _at(ledger, "time/step")
+    bubble = 100 * at(ledger, "time/pp/bubble") / at(ledger, "time/step")
     axes.set_title(
         f"Pipeline {name}, simplified drawing of {count}; the estimated bubble is {bubble:.1f} % of the step"
     )
@@ -107,12 +70,42 @@ def _timeline(axes: Any, job: jobs.Job, ledger: Any) -> None:
     axes.tick_params(axis="y", length=0)
     axes.spines[["left"]].set_visible(False)
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), bbox_transform=axes.transAxes, handlelength=1.2)
+    _memory_over_time(below, found, ledger, divisor, unit)
 
 
-def _draw_bars(axes: Any, bars: list[schedule.Bar], divisor: float, end: float, chunks: int) -> None:
+def _memory_over_time(axes: Any, found: Timeline, ledger: Any, divisor: float, unit: str) -> None:
+    """What the first, second and last stage hold while their passes run; the most is the estimate's."""
+    places = {"first": 0, "second": 1, "last": found.stages - 1}
+    lines = {"first": "-", "second": ":", "last": "--"}
+    for kind in ("first", "last") if found.stages == 2 else STAGES:
+        held = parts.stage_memory(ledger, kind)
+        steps = in_flight(found.of_stage(places[kind]))
+        most = max(count for _, count in steps)
+        rest = sum(held.values()) - held["activations"]
+        times = [0.0, *(time for time, _ in steps), found.end]
+        counts = [0, *(count for _, count in steps), 0]
+        bytes_ = [(rest + held["activations"] * count / most) / GIB for count in counts]
+        axes.plot(
+            [time / divisor for time in times],
+            bytes_,
+            drawstyle="steps-post",
+            linestyle=lines[kind],
+            linewidth=1.1,
+            label=f"{kind} stage",
+        )
+    limit = parts.memory_limit(ledger) / GIB
+    axes.axhline(limit, color=RED, linestyle="--", linewidth=1.0)
+    axes.set(xlabel=f"time [{unit}]", ylabel="GiB a GPU", xlim=(0, found.end / divisor))
+    axes.set_ylim(bottom=0)
+    axes.set_title(f"Memory over these passes; dashed: full, {limit:.1f} GiB")
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), bbox_transform=axes.transAxes, handlelength=1.6)
+    grid(axes, "y")
+
+
+def _draw_bars(axes: Any, bars: Sequence[orders.Bar], divisor: float, end: float, chunks: int) -> None:
     numbered = len(bars) <= 700
     width = 0.5 if len(bars) <= 1500 else 0.0
-    for kind in (schedule.FORWARD, schedule.BACKWARD, schedule.WEIGHT):
+    for kind in (orders.FORWARD, orders.BACKWARD, orders.WEIGHT):
         for chunk in range(chunks):
             chosen = [bar for bar in bars if bar.work.kind == kind and bar.work.chunk == chunk]
             for stage in sorted({bar.stage for bar in chosen}):
@@ -134,14 +127,14 @@ def _draw_bars(axes: Any, bars: list[schedule.Bar], divisor: float, end: float, 
                 ha="center",
                 va="center",
                 fontsize=6.5,
-                color="white" if bar.work.kind == schedule.FORWARD and not bar.work.chunk else "black",
+                color="white" if bar.work.kind == orders.FORWARD and not bar.work.chunk else "black",
             )
 
 
 def _times(axes: Any, ledger: Any) -> None:
     """Terms below each other, each beginning where the one above ends: a waterfall to the step time."""
     found = parts.used(parts.time_parts(ledger), parts.TIME_STYLES)
-    step = _at(ledger, "time/step")
+    step = at(ledger, "time/step")
     divisor, unit = time_scale(step)
     start = 0.0
     for place, (name, (seconds,)) in enumerate(found.items()):
