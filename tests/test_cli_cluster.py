@@ -127,7 +127,7 @@ def test_a_run_without_layout_takes_the_planners() -> None:
         ("storage --gpu h100-sxm-80gb --workload image", "--gpus 64", 2),
         ("storage --gpu h100-sxm-80gb --gpus 8 --workload imag", "did you mean image", 2),
         (f"{STORAGE} --iops 0", "more than 0", 2),
-        (f"{STORAGE} --cache-hit 1", "below 1", 2),
+        (f"{STORAGE} --cache-hit 1.1", "at most 1", 2),
         (f"{STORAGE} --cache 1TB", "--dataset", 2),
         (f"{STORAGE} --layout tp8", "without a MODEL", 2),
         (f"{POWER} --cap 900W", "above the limit", 2),

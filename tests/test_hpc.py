@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from cli import gpucalc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from profiles import examples
@@ -346,3 +347,8 @@ def test_what_is_scored_is_what_is_printed() -> None:
     assert found["worst"][0]["predicted"] == pytest.approx(float(curve("lbm", [1], 1e8)["metric/rate"]), rel=1e-9)
     unknown = more_report("hpc", [{**row, "gpu": "a GPU of ours", "value": "45000"}], DB)
     assert "not in the database" in unknown["no_prediction"][0]["pred_error"]
+
+
+@pytest.mark.parametrize("line", ["hpl --gpu h100-sxm-80gb --staged", "hpcg --gpu h100-sxm-80gb --dimensions 2"])
+def test_benchmarks_of_the_list_have_no_halo_to_choose(line: str) -> None:
+    assert "has no meaning with hp" in gpucalc("hpc", *line.split()).sentence()

@@ -13,6 +13,7 @@ from gpucalc.database import defaults
 from gpucalc.database.reader import Database
 from gpucalc.formulas import cost, energy
 from gpucalc.jobs.context import Context
+from gpucalc.jobs.network import predict_networks, resolve_network_job
 from gpucalc.jobs.training import predict, resolve
 from gpucalc.questions.power import Question, node_load_watts, power
 from gpucalc.validate.cluster import cluster_report, shipped
@@ -232,3 +233,19 @@ def test_grids_of_many_countries(country: str, grams: float) -> None:
     found, said = defaults.grid(DB, country)
     assert found * 3.6e6 == pytest.approx(grams, abs=1)
     assert "CodeCarbon" in said
+
+
+def test_a_sample_of_a_network_takes_the_power_of_the_site() -> None:
+    cells = {"model": "resnet-50", "gpu": "h100-sxm-80gb", "n_gpus": 16}
+    [row] = predict_networks([resolve_network_job(cells, Context(DB))])
+    found = power(Question("h100-sxm-80gb", 16), Context(DB), cells)
+    watts = 1e6 * found.figures["site_mw"][0]
+    assert found.figures["j_per_sample"][0] == pytest.approx(watts / row["pred_samples_per_s"], rel=1e-9)
+    assert "j_per_token" not in found.figures
+    with pytest.raises(UsageError, match="not modelled"):
+        power(Question("h100-sxm-80gb", 16, cap=500.0), Context(DB), cells)
+
+
+def test_a_step_of_training_is_no_inference() -> None:
+    with pytest.raises(UsageError, match="nodes that serve"):
+        power(Question("h100-sxm-80gb", 256, load="inference"), Context(DB), JOB)

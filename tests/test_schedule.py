@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cli import gpucalc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from profiles import examples
@@ -236,3 +237,17 @@ def test_no_gpu_is_free() -> None:
     with pytest.raises(InfeasibleError):
         schedule.filter_gang(cluster([0, 0]), 1, 8)
     assert np.isfinite(float(gang.fragmentation(1.0, 0.0, 8.0)))
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("--gpus 64 --load 85% --mix 8:70%:1h,64:20%:12h", "make up 90 %"),
+        ("--gpus 64,128", "write 64128, or --fabrics"),
+        ("--gpus 12", "take 8 or 16 GPUs"),
+        ("--gpus 24 --per-node 12", "at most --per-node 8"),
+    ],
+)
+def test_questions_that_cannot_be_answered_say_what_can(line: str, said: str) -> None:
+    ran = gpucalc("schedule", "--gpu", "h100-sxm-80gb", "--free", "20x8", *line.split())
+    assert said in ran.sentence()

@@ -225,3 +225,24 @@ def test_a_planned_step_feeds_other_samples_too() -> None:
     [row] = steps([resolve(cells, Context(DB))])
     assert found.figures["compute_ms"] == pytest.approx(1e3 * row["pred_step_time_s"], rel=1e-9)
     assert found.figures["read_gb_per_s_total"] == pytest.approx(128 * 4e5 / row["pred_step_time_s"] / 1e9, rel=1e-9)
+
+
+@pytest.mark.parametrize(("model", "workload"), [("resnet-50", "image"), ("unet-3d", "unet3d")])
+def test_the_step_of_a_network_reads_its_samples(model: str, workload: str) -> None:
+    from gpucalc.jobs.network import predict_networks, resolve_network_job
+
+    cells = {"model": model, "gpu": "h100-sxm-80gb", "n_gpus": 8}
+    [row] = predict_networks([resolve_network_job(cells, Context(DB))])
+    question = Question("h100-sxm-80gb", 8, workload=workload, read_bandwidth=1e13, cores=1e6, wait=0.0)
+    found = storage(question, Context(DB), cells)
+    sample = defaults.workload(DB, workload).sample_bytes
+    assert found.figures["compute_ms"] == pytest.approx(1e3 * row["pred_step_time_s"], rel=1e-9)
+    assert found.figures["read_gb_per_s_total"] == pytest.approx(row["pred_samples_per_s"] * sample / 1e9, rel=1e-9)
+    assert found.figures["checkpoint_gb"] == pytest.approx(14 * row["pred_params_m"] / 1e3, rel=1e-9)
+
+
+def test_a_share_of_cached_reads_is_said_once_and_may_be_all() -> None:
+    ask = Question("h100-sxm-80gb", 8, workload="unet3d", read_bandwidth=1e9, cache_hit=1.0)
+    assert storage(ask, Context(DB)).limiter == "compute"
+    with pytest.raises(UsageError, match="say the same"):
+        storage(Question("h100-sxm-80gb", 8, cache_hit=0.5, cache_bytes=1e12, dataset_bytes=2e12), Context(DB))

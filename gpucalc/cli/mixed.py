@@ -66,8 +66,12 @@ class CutOptions:
     )
 
     def asked(self, gpu: str | None) -> bool:
-        """Whether the question is about several kinds of GPU."""
-        return self.stages is not None or is_mixed(gpu)
+        """Whether the question is about several kinds of GPU; UsageError for options that have a meaning only there."""
+        mixed = self.stages is not None or is_mixed(gpu)
+        for flag, value in (("--shares", self.shares), ("--between", self.between)):
+            if value is not None and not mixed:
+                raise UsageError(f"{flag} is of several kinds of GPU; write --stages, or --gpu with several kinds")
+        return mixed
 
 
 def mixed_step_of(job: JobOptions, cuts: CutOptions, *, trace: bool = False) -> tuple[MixedStep, Context]:
@@ -77,12 +81,18 @@ def mixed_step_of(job: JobOptions, cuts: CutOptions, *, trace: bool = False) -> 
     context = job.context()
 
     from gpucalc.questions.mixed import kinds_of
+    from gpucalc.questions.mixed_cuts import OF_CUTS
     from gpucalc.questions.mixed_use import stated_step
 
     require(cells, "model", "seq_len", "global_batch")
-    if cuts.stages is not None and (job.layout is not None or "tp" in cells):
-        raise UsageError("--stages is the layout of a plan on several kinds of GPU; leave --layout out")
+    doubled = [n for n in OF_CUTS if cells.get(n) is not None]
+    if cuts.stages is not None and (job.layout is not None or doubled):
+        what = "--layout" if job.layout is not None else f"{', '.join(sorted(doubled))}"
+        raise UsageError(f"--stages is the layout of a plan on several kinds of GPU; leave {what} out")
     parts = kinds_of(job.gpu, context.db) if is_mixed(job.gpu) and job.gpu is not None else None
+    if cuts.stages is not None and job.gpu is not None and parts is None:
+        raise UsageError(f"--stages names its GPUs; leave --gpu {job.gpu} out")
+    _same_number(job, sum(parts.values()) if parts is not None else None)
     found = stated_step(
         cells,
         context,
@@ -93,6 +103,14 @@ def mixed_step_of(job: JobOptions, cuts: CutOptions, *, trace: bool = False) -> 
         trace=trace,
     )
     return found, context
+
+
+def _same_number(job: JobOptions, held: int | None) -> None:
+    """Raise UsageError where --gpus and the kinds of GPU contradict each other."""
+    if job.n_gpus is None or (held is not None and gpu_count("--gpus", job.n_gpus) == held):
+        return
+    told = "--stages, which names its GPUs" if held is None else f"--gpu, which has {held} GPUs"
+    raise UsageError(f"--gpus {job.n_gpus} contradicts {told}; leave --gpus out")
 
 
 def _decoders_only(cells: Mapping[str, Any]) -> None:
@@ -182,10 +200,7 @@ def plan_mixed(job: JobOptions, output: OutputOptions, top: int, between: float 
     from gpucalc.questions import mixed
 
     parts = mixed.kinds_of(job.gpu or "", context.db)
-    if job.n_gpus is not None and gpu_count("--gpus", job.n_gpus) != sum(parts.values()):
-        raise UsageError(
-            f"--gpus {job.n_gpus} contradicts --gpu, which has {sum(parts.values())} GPUs; leave --gpus out"
-        )
+    _same_number(job, sum(parts.values()))
     require(cells, "model", "seq_len", "global_batch")
     result = mixed.plan_mixed({**cells, "between_gbps": between}, parts, context, top=top)
     _write(result, output)

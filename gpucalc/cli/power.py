@@ -32,6 +32,7 @@ MEANINGS = {
     "year_mwh": ("MWh", "a year under load"),
     "step_kwh": ("kWh", "a step"),
     "j_per_token": ("J", "a token"),
+    "j_per_sample": ("J", "a sample"),
     "electricity_usd_per_gpu_hour": ("USD", "electricity of a GPU hour"),
     "capital_usd_per_gpu_hour": ("USD", "capital of a GPU hour"),
     "operating_usd_per_gpu_hour": ("USD", "operation of a GPU hour"),

@@ -43,6 +43,9 @@ def scheduler_named(flag: str, text: str) -> Wrapper:
     return found
 
 
+SHARES_ROUNDED = 0.011  # shares of a mix are written as whole per cents
+
+
 @dataclass(frozen=True)
 class GangJob(JobOptions):
     """A job whose GPUs start together; several numbers of them where networks are compared."""
@@ -130,7 +133,11 @@ class Gang:
         whole = self.cluster.gpus_per_node
         size = min(whole, self.cluster.n_gpus) if self.per_node is None else self.per_node
         if self.cluster.n_gpus % size or size > whole:
-            raise UsageError(f"{self.cluster.n_gpus} GPUs are not a multiple of blocks of {size} on nodes of {whole}")
+            n = self.cluster.n_gpus
+            near = f"take {max(1, n // size) * size} or {-(-n // size) * size} GPUs, or other blocks with --per-node"
+            if size > whole:
+                near = f"at most --per-node {whole}"
+            raise UsageError(f"{n} GPUs are not a multiple of blocks of {size} on nodes of {whole}; {near}")
         return size
 
     @property
@@ -149,6 +156,9 @@ def _sizes(text: str | None, several: bool) -> list[int]:
     """The numbers of GPUs of --gpus; more than one only where networks are compared."""
     if text is None:
         return []
+    if not several and "," in text:
+        bare = text.replace(",", "")
+        raise UsageError(f"--gpus {text} may be a list or one number; write {bare}, or --fabrics with a list")
     parts = [text] if not several else parts_of("--gpus", text, "number of GPUs")
     return [gpu_count("--gpus", part) for part in parts]
 
@@ -312,6 +322,9 @@ def _classes(text: str) -> list[JobClass]:
         )
     if not found:
         raise UsageError("--mix names no class; write GPUs, share of jobs and mean run, such as 8:70%:1h,64:30%:12h")
+    total = sum(one.share for one in found)
+    if abs(total - 1) > SHARES_ROUNDED:
+        raise UsageError(f"the shares of --mix make up {100 * total:g} % of the jobs; they must make up 100 %")
     return found
 
 

@@ -70,7 +70,9 @@ class StorageOptions:
         "--decode TIME", "Processor time that decodes a sample, such as 6ms.", read=quantity("s")
     )
     cores: float | None = option("--cores N", "Cores beside each GPU.", read=number("14"))
-    cache_hit: float | None = option("--cache-hit SHARE", "Reads that never reach the store.", read=share(zero=True))
+    cache_hit: float | None = option(
+        "--cache-hit SHARE", "Reads that never reach the store.", read=share(whole=True, zero=True)
+    )
     cache_bytes: float | None = option("--cache SIZE", "Cache of the nodes in total.", read=quantity("B"))
     dataset_bytes: float | None = option("--dataset SIZE", "All of the data.", read=quantity("B"))
     utilisation: float | None = option(
@@ -89,7 +91,8 @@ def storage(
 ) -> None:
     """Size a store: what GPUs read, when they starve and on what, how many a store feeds, saving and restart.
 
-    With a MODEL tokens are read at the rate of its predicted step, and its checkpoints count.
+    With a MODEL tokens, or samples of networks that are no decoder, are read at the rate of its predicted step, and its
+    checkpoints count.
 
     \b
     gpucalc storage --gpu h100-sxm-80gb --gpus 36 --workload unet3d --read-bandwidth 104GB/s
@@ -108,6 +111,7 @@ def storage(
 
 
 def _write(found: StorageResult, explained: bool, output: OutputOptions) -> None:
+    from gpucalc.output.table import facts, significant
     from gpucalc.questions.storage import LIMITERS
 
     rows: list[dict[str, Any]] = [
@@ -133,7 +137,6 @@ def _write(found: StorageResult, explained: bool, output: OutputOptions) -> None
         output.rows(COLUMNS_OUT, rows)
     else:
         from gpucalc.output.explain import tree
-        from gpucalc.output.table import facts, significant
 
         pairs = [
             ("data", f"{found.workload.title}, {found.cluster.n_gpus:,} x {found.cluster.device.name}"),
@@ -143,8 +146,6 @@ def _write(found: StorageResult, explained: bool, output: OutputOptions) -> None
         sys.stdout.write(facts(pairs) + "\n")
         if explained:
             sys.stdout.write("\n" + tree([], found.terms, ()) + "\n")
-    low, high = (share * found.figures["samples_per_s"] for share in found.spread)
-    to_stderr(
-        f"note: {low:,.4g} to {high:,.4g} samples per second, as published runs of such samples wait less or more",
-        *(f"note: {note}" for note in found.notes),
-    )
+    low, high = (significant(share * found.figures["samples_per_s"]) for share in found.spread)
+    waits = f"note: {low} to {high} samples per second, as published runs of such samples wait less or more"
+    to_stderr(*([waits] if low != high else []), *(f"note: {note}" for note in found.notes))

@@ -247,6 +247,11 @@ class Node:
         """B/s per accelerator, one direction."""
         return self.nic_count * self.nic_bandwidth / self.gpus_per_node
 
+    @property
+    def is_tray(self) -> bool:
+        """Whether its scale-up domain is a rack of several such nodes, joined by switches."""
+        return self.domain > self.gpus_per_node and "torus" not in self.scale_up_topology
+
 
 @record("topologies")
 @dataclass(frozen=True)

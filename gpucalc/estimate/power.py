@@ -7,7 +7,7 @@ from gpucalc.formulas import cost, energy
 
 
 def estimate_power(columns: Columns, *, trace: bool = False) -> Ledger:
-    """All terms; of tokens and steps where the columns state `token_rate` and `step_time`, of money where `capital`."""
+    """All terms; of steps, tokens and samples where the columns state their time or rate, of money where `capital`."""
     ledger = Ledger(columns, trace=trace)
     ledger.add("power/host", energy.host_power)
     ledger.add("power/gpu", energy.drawn_power)
@@ -32,7 +32,9 @@ def estimate_power(columns: Columns, *, trace: bool = False) -> Ledger:
     ledger.add("energy/year", energy.energy, watts="power/site/load", duration="year")
     if "step_time" in columns:
         ledger.add("energy/step", energy.energy, watts="power/site/load", duration="step_time")
-        ledger.add("energy/token", energy.energy_per_token, watts="power/site/load", token_rate="cluster_token_rate")
+    for what in ("token", "sample"):
+        if f"cluster_{what}_rate" in columns:
+            ledger.add(f"energy/{what}", energy.energy_per_piece, watts="power/site/load", rate=f"cluster_{what}_rate")
     ledger.add("power/cluster/gpu", energy.power_per_gpu, it_watts="power/cluster/load")
     ledger.add("power/site/gpu", energy.facility_power, it_watts="power/cluster/gpu")
     ledger.add("cost/electricity", cost.electricity_rate, watts="power/site/gpu")

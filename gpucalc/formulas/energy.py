@@ -131,13 +131,13 @@ def energy(watts: Watts, duration: Seconds) -> Joules:
 
 
 @formula(symbol="E_token", cite="gpucalc-counting", valid="")
-def energy_per_token(watts: Watts, token_rate: PerSecond) -> Joules:
-    """Energy of one token.
+def energy_per_piece(watts: Watts, rate: PerSecond) -> Joules:
+    """Energy of one token or sample, of which so many are done in a second.
 
-    >>> float(energy_per_token(6000.0, 3000.0))
+    >>> float(energy_per_piece(6000.0, 3000.0))
     2.0
     """
-    return watts / token_rate
+    return watts / rate
 
 
 @formula(symbol="m_CO2", cite="codecarbon", valid="embodied carbon of the hardware left out")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from gpucalc.core.errors import InfeasibleError
@@ -47,3 +48,36 @@ def complete_cells(cells: Mapping[str, Any], context: Context) -> tuple[dict[str
     kept = {n: v for n, v in best.items() if n in decided_axes() and v not in (None, "")}
     notes.append(f"--layout is not stated; the planner's best, {best['layout']}, is taken")
     return {**full, **kept}, notes
+
+
+@dataclass(frozen=True)
+class NetworkPace:
+    """What power and storage ask of a network that is no decoder: its step and how many samples it takes."""
+
+    layout: str
+    step_time: float
+    samples_per_s: float  # of the whole cluster
+    parameters: float
+    replicas: float
+    notes: list[str]
+
+
+def network_pace(cells: Mapping[str, Any], context: Context) -> NetworkPace:
+    """The predicted pace of a network. Raises UsageError for a wrong job, InfeasibleError where it has no room."""
+    from gpucalc.jobs.network import predict_networks, resolve_network_job
+    from gpucalc.questions.network import network_label
+
+    job = resolve_network_job(cells, context)
+    [row] = predict_networks([job])
+    label = network_label(job.cells)
+    if row["pred_fit"] == "oom":
+        raise InfeasibleError(f"{label} needs {row['pred_peak_mem_gib']:.1f} GiB of a GPU, more than it has")
+    step = float(row["pred_step_time_s"])
+    return NetworkPace(
+        layout=label,
+        step_time=step,
+        samples_per_s=float(row["pred_samples_per_s"]),
+        parameters=float(job.network.parameters),
+        replicas=float(job.cells.get("dp") or job.cluster.n_gpus),
+        notes=list(job.warnings),
+    )

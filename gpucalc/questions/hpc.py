@@ -22,6 +22,7 @@ from gpucalc.formulas import hpc
 FILE = "hpc_kernels"
 PRECISIONS = ("fp64", "fp32")
 FP64_POOR = 1 / 8  # of the fp32 peak: below it double precision is emulated or an afterthought
+STATED = "stated"  # the origin of a kernel of one's own
 LIST_BENCHMARKS = ("hpl", "hpcg")
 MOST_GPUS = 10**6
 
@@ -68,7 +69,7 @@ def kernel_named(name: str, known: Mapping[str, Any], changes: Mapping[str, Any]
         missing = [n for n in ("flops", "bytes") if n not in stated]
         if missing:
             raise UsageError(f"a kernel of your own needs {' and '.join('--' + n for n in missing)} per unit")
-        base = {"title": "kernel as stated", "unit": "unit", "precision": "fp64", "origin": "stated", "compute": 0.6}
+        base = {"title": "kernel as stated", "unit": "unit", "precision": "fp64", "origin": STATED, "compute": 0.6}
         base |= {"bandwidth": presets["stencil"]["bandwidth"], "memory": 0.0, "halo": 0.0}
     elif word in presets:
         base = presets[word]

@@ -85,7 +85,10 @@ def kinds_of(text: str, db: Database) -> dict[str, int]:
         if key in found:
             raise UsageError(f"--gpu names {key} twice")
         found[key] = int(count)
-    if not 2 <= len(found) <= MOST_KINDS:
+    if len(found) == 1:
+        [(key, held)] = found.items()
+        raise UsageError(f"--gpu names one kind of GPU; write --gpu {key} --gpus {held}")
+    if not found or len(found) > MOST_KINDS:
         raise UsageError(f"a mixed cluster has 2 to {MOST_KINDS} kinds of GPU, not {len(found)}")
     return found
 

@@ -21,11 +21,13 @@ from gpucalc.estimate.training import estimate_training
 from gpucalc.formulas import energy
 from gpucalc.jobs import training as jobs
 from gpucalc.jobs.context import Context
+from gpucalc.jobs.network import is_network
+from gpucalc.questions.completed import complete_cells, network_pace
 
 YEAR = 365 * 86400.0
 CAP_SHARES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)
 ROOTS = (
-    *("power/site/load", "power/site/idle", "energy/year", "energy/step", "energy/token"),
+    *("power/site/load", "power/site/idle", "energy/year", "energy/step", "energy/token", "energy/sample"),
     *("cost/year/ownership", "cost/year/electricity", "cost/ownership", "cost/electricity"),
 )
 
@@ -157,10 +159,18 @@ def power(question: Question, context: Context, cells: Mapping[str, Any] | None 
     _check_cap(question, drawn[0], values["idle_gpu"].value, device.key)
     notes: list[str] = []
     job, layout = None, ""
-    if cells is not None:
+    pace = network_pace(cells, context) if cells is not None and is_network(cells) else None
+    if pace is not None:
+        layout, notes = pace.layout, pace.notes
+        if question.cap is not None:
+            raise UsageError("--cap is not modelled for networks that are no decoder; ask without the MODEL")
+    elif cells is not None:
         from gpucalc.jobs.variations import layout_label
-        from gpucalc.questions.completed import complete_cells
 
+        if question.load == "inference":
+            raise UsageError(
+                "--load inference is of nodes that serve, and a step of MODEL is one of training; leave one out"
+            )
         full, notes = complete_cells(cells, context)
         job = jobs.resolve(full, context)
         layout = layout_label(job, jobs.predict([job])[0])
@@ -172,6 +182,11 @@ def power(question: Question, context: Context, cells: Mapping[str, Any] | None 
         base |= _paces(step, cluster)
         origins["step_time, cluster_token_rate"] = (
             "estimate of a step of this layout, which gpucalc explain takes apart"
+        )
+    if pace is not None:
+        base |= {"step_time": pace.step_time, "cluster_sample_rate": pace.samples_per_s}
+        origins["step_time, cluster_sample_rate"] = (
+            "estimate of a step of this network, which gpucalc explain takes apart"
         )
     ledger = estimate_power(Columns({**base, **spreads}))
     # The likeliest case alone, with how it came about.
@@ -349,6 +364,7 @@ FIGURES = {
     "year_mwh": ("energy/year", 1e-3 / KWH),
     "step_kwh": ("energy/step", 1 / KWH),
     "j_per_token": ("energy/token", 1.0),
+    "j_per_sample": ("energy/sample", 1.0),
     "electricity_usd_per_gpu_hour": ("cost/electricity", HOUR),
     "capital_usd_per_gpu_hour": ("cost/capital", HOUR),
     "operating_usd_per_gpu_hour": ("cost/operating", HOUR),

@@ -20,6 +20,8 @@ from gpucalc.estimate.training import estimate_training
 from gpucalc.formulas import goodput
 from gpucalc.jobs import training as jobs
 from gpucalc.jobs.context import Context
+from gpucalc.jobs.network import is_network
+from gpucalc.questions.completed import complete_cells, network_pace
 
 CORES = 14.0  # of one accelerator where none are stated: two 56-core processors beside eight accelerators
 SAVE_INTERVAL = 1800.0  # s
@@ -27,6 +29,7 @@ RESTART_TARGET = 60.0  # s in which a checkpoint should be loaded
 HOST_GPUS = 8  # of the host whose cards the defaults state
 UNLIMITED = 1e18  # operations per second where a store states none
 REFERENCE = "h100-sxm-80gb"
+MOST_CACHED = 1 - 1e-6  # some reads always reach the store: the first pass fills the cache
 ROOTS = (
     *("metric/samples", "metric/utilisation", "time/batch", "demand/store", "fed/whole", "fed/target", "decode/cores"),
     *("checkpoint/bandwidth/blocking", "checkpoint/bandwidth/asynchronous", "checkpoint/bandwidth/restart"),
@@ -168,12 +171,13 @@ def _cache_hit(question: Question) -> float:
     from gpucalc.formulas.storage import cached_share
 
     if question.cache_hit is not None:
-        return question.cache_hit
+        if question.cache_bytes is not None:
+            raise UsageError("--cache-hit and --cache with --dataset say the same; write one of them")
+        return min(question.cache_hit, MOST_CACHED)
     if question.cache_bytes is not None:
         if question.dataset_bytes is None:
             raise UsageError("--cache needs --dataset, the size of the data that it caches")
-        # A share of the reads always reaches the store: the first pass fills the cache.
-        return min(float(cached_share(question.cache_bytes, question.dataset_bytes)), 1 - 1e-6)
+        return min(float(cached_share(question.cache_bytes, question.dataset_bytes)), MOST_CACHED)
     return 0.0
 
 
@@ -189,7 +193,8 @@ def predict(questions: Sequence[Question], db: Database) -> Ledger:
 def storage(question: Question, context: Context, cells: Mapping[str, Any] | None = None) -> StorageResult:
     """What data and checkpoints ask of a store; `cells` is the model's job, whose tokens and checkpoints count."""
     db = context.db
-    workload = db_defaults.workload(db, question.workload or ("text" if cells else "image"))
+    kind = question.workload or ("text" if cells and not is_network(cells) else "image")
+    workload = db_defaults.workload(db, kind)
     cluster = resolve_cluster(
         db, question.gpu, question.n_gpus, question.gpus_per_node, question.inter_node_gbps_per_gpu, context.fabric
     )
@@ -197,24 +202,19 @@ def storage(question: Question, context: Context, cells: Mapping[str, Any] | Non
     notes: list[str] = []
     extra: dict[str, float] = {}
     if cells is not None:
-        from gpucalc.questions.completed import complete_cells
-
-        full, notes = complete_cells(cells, context)
-        job = jobs.resolve(full, context)
-        step = estimate_training(jobs.stack([job]))
+        step, notes = _planned(cells, context)
         if question.compute_time is None:
             # A step of the planned model feeds the question: its tokens, or one sample for each of its sequences.
-            each = job.cells["seq_len"] if workload.name == "text" else 1
-            samples = question.batch or job.cells["global_batch"] * each / job.cluster.n_gpus
-            question = replace(question, batch=samples, compute_time=float(step["time/step"]))
+            samples = question.batch or (step.tokens if workload.name == "text" else step.samples) / cluster.n_gpus
+            question = replace(question, batch=samples, compute_time=step.seconds)
         writes = question.write_bandwidth
         if writes is None:
             writes = _assumed_store("write", float(question.n_gpus), values, notes)
         extra = {
-            "parameters": float(job.model.parameters_total),
+            "parameters": step.parameters,
             "state_bytes": values["state_bytes"].value,
             "write_bandwidth": writes,
-            "replicas": float(job.cells["dp"] * job.cells["cp"]),
+            "replicas": step.replicas,
             "save_interval": question.save_interval or SAVE_INTERVAL,
             "restart_target": RESTART_TARGET,
             "stall_share": values["stall_share"].value,
@@ -235,6 +235,37 @@ def storage(question: Question, context: Context, cells: Mapping[str, Any] | Non
         terms=ledger_tree(ledger, db, ROOTS),
         notes=[*notes, *said],
     )
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """A step of a model: its time, what it takes in, and what its checkpoints hold."""
+
+    seconds: float
+    samples: float  # sequences, pictures: of all GPUs
+    tokens: float
+    parameters: float
+    replicas: float
+
+
+def _planned(cells: Mapping[str, Any], context: Context) -> tuple[_Planned, list[str]]:
+    """The step of the model that is asked about, a decoder or another network, and what was taken for it."""
+    if is_network(cells):
+        pace = network_pace(cells, context)
+        samples = pace.samples_per_s * pace.step_time
+        return _Planned(pace.step_time, samples, samples, pace.parameters, pace.replicas), pace.notes
+    full, notes = complete_cells(cells, context)
+    job = jobs.resolve(full, context)
+    step = estimate_training(jobs.stack([job]))
+    sequences = float(job.cells["global_batch"])
+    planned = _Planned(
+        seconds=float(step["time/step"]),
+        samples=sequences,
+        tokens=sequences * job.cells["seq_len"],
+        parameters=float(job.model.parameters_total),
+        replicas=float(job.cells["dp"] * job.cells["cp"]),
+    )
+    return planned, notes
 
 
 FIGURES = {

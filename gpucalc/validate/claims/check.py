@@ -21,6 +21,7 @@ CHECKS: dict[str, Callable[[Claim, Database], Verdict]] = {
     "link": figures.check_one_link,
     "pcie": figures.check_one_link,
     "port": figures.check_port,
+    "node_network": figures.check_node_network,
     "memory": figures.check_memory,
     "memory_bandwidth": figures.check_memory_bandwidth,
     "tdp": figures.check_tdp,
@@ -30,14 +31,19 @@ CHECKS: dict[str, Callable[[Claim, Database], Verdict]] = {
     "tuned_share": runs.check_tuned_share,
     "product": runs.check_product,
     "weights": cluster.check_weights,
+    "weights_of": cluster.check_weights,
     "interval": cluster.check_interval,
     "goodput": cluster.check_goodput,
+    "goodput_of": cluster.check_goodput,
     "mtbf": cluster.check_mtbf,
     "price": cluster.check_price,
+    "capital": cluster.check_capital,
+    "node_capital": cluster.check_capital,
     "speedup": cluster.check_speedup,
     "amdahl": cluster.check_amdahl,
     "node_power": cluster.check_node_power,
     "training_flop": cluster.check_training_flop,
+    "training_flop_of": cluster.check_training_flop,
 }
 
 

@@ -7,6 +7,7 @@ import math
 from gpucalc.core.errors import UsageError
 from gpucalc.database import defaults
 from gpucalc.database.reader import Database
+from gpucalc.validate.claims.figures import devices_of
 from gpucalc.validate.claims.statements import DEPENDS, FALSE, TRUE, Claim, Verdict, close, factor_said
 
 HOST_LINK = 63e9  # B/s of PCIe 5, over which a state is copied to the host
@@ -33,14 +34,18 @@ def _ranged(claim: Claim, said: float, span: tuple[float, float, float], unit: s
     """A figure beside an expected value and its range: true within 5 %, depends inside the range, else false."""
     value, low, high = span
     lines = (
-        f"{what}: {value:,.4g} {unit}, {low:,.4g} to {high:,.4g} over the published spread",
-        f"said: {said:,.4g} {unit}",
+        f"{what}: {_text(value)} {unit}, {_text(low)} to {_text(high)} over the published spread",
+        f"said: {_text(said)} {unit}",
     )
     if abs(said - value) <= 0.05 * value:
-        return Verdict(claim, TRUE, f"{what} is about {value:,.4g} {unit}", lines, source)
-    if low <= said <= high:
-        return Verdict(claim, DEPENDS, f"{what} lies between {low:,.4g} and {high:,.4g} {unit}", lines, source)
-    return Verdict(claim, FALSE, f"{what} lies between {low:,.4g} and {high:,.4g} {unit}", lines, source)
+        return Verdict(claim, TRUE, f"{what} is about {_text(value)} {unit}", lines, source)
+    because = f"{what} lies between {_text(low)} and {_text(high)} {unit}"
+    return Verdict(claim, DEPENDS if low <= said <= high else FALSE, because, lines, source)
+
+
+def _text(value: float) -> str:
+    """A figure with its thousands, such as 31,250 and 3.09."""
+    return f"{value:,.0f}" if value >= 1e4 else f"{value:,.4g}"
 
 
 def _failures(claim: Claim, db: Database, path: str, *, share: bool = False) -> tuple[float, float, float]:
@@ -76,7 +81,10 @@ def check_goodput(claim: Claim, db: Database) -> Verdict:
     if said > 100:
         raise UsageError(f"goodput_pct is {said:g}, expected a share of 100")
     span = tuple(100 * v for v in _failures(claim, db, "goodput/useful", share=True))
-    what = f"goodput of a job that fails every {claim.fields['mtbf_h']:g} h"
+    hours = _number(claim, "mtbf_h")
+    what = "goodput of a job " + (
+        f"of {int(claim.fields['n_gpus']):,} GPUs" if hours is None else f"that fails every {hours:g} h"
+    )
     return _ranged(claim, said, span, "%", what, "daly2006; defaults/run.toml")  # type: ignore[arg-type]
 
 
@@ -110,6 +118,19 @@ def check_price(claim: Claim, db: Database) -> Verdict:
     return _ranged(
         claim, float(claim.fields["usd_per_hour"]), (known.usd, known.low, known.high), "USD", what, known.source
     )
+
+
+def check_capital(claim: Claim, db: Database) -> Verdict:
+    """Whether a GPU, or a node with all of its GPUs, costs that with its share of the network, by dated prices."""
+    node = db.node(str(claim.fields["node"])) if claim.kind == "node_capital" else None
+    key = db.device_key(str(claim.fields.get("gpu") or (node.accelerators[0] if node else "")))
+    known = defaults.capital(db, key)
+    if known is None:
+        raise UsageError(f"no dated price of {key} with its node is known (defaults/prices.toml)")
+    count = devices_of(node) if node else 1
+    what = f"price of {node.key if node else key} with network ({known.date})"
+    span = (count * known.usd, count * known.low, count * known.high)
+    return _ranged(claim, float(claim.fields["capital_usd"]), span, "USD", what, known.source)
 
 
 def check_speedup(claim: Claim, db: Database) -> Verdict:
@@ -146,7 +167,7 @@ def check_node_power(claim: Claim, db: Database) -> Verdict:
 
     node = db.node(str(claim.fields["node"]))
     gpu = str(claim.fields.get("gpu") or node.accelerators[0])
-    cluster = resolve_cluster(db, gpu, node.domain if node.domain > node.gpus_per_node else node.gpus_per_node)
+    cluster = resolve_cluster(db, gpu, devices_of(node))
     rack = is_rack(cluster)
     found = power(Question(gpu, cluster.n_gpus), Context(db)).figures["racks_kw" if rack else "node_kw"]
     what = f"{'rack' if rack else 'node'} of {cluster.n_gpus} {gpu} under training load"
@@ -157,18 +178,27 @@ def check_node_power(claim: Claim, db: Database) -> Verdict:
     return verdict
 
 
-def check_weights(claim: Claim, db: Database) -> Verdict:
-    """Whether the weights of a model take so much memory in a precision."""
+def _model(claim: Claim) -> tuple[str, float, float]:
+    """Name, parameters and those that work on a token, of the model that is named or of a number of parameters."""
     from gpucalc.models.model import load_model
 
+    stated = _number(claim, "parameters")
+    if stated is not None:
+        return f"{stated / 1e9:,.4g} billion parameters", stated, stated
+    model = load_model(str(claim.fields["model"]))
+    return model.name, float(model.parameters_total), float(model.parameters_active)
+
+
+def check_weights(claim: Claim, db: Database) -> Verdict:
+    """Whether the weights of a model take so much memory in a precision."""
     precision = str(claim.fields["precision"]).casefold()
     if precision not in BYTES:
         raise UsageError(f"precision is {precision!r}; known: {', '.join(BYTES)}")
-    model = load_model(str(claim.fields["model"]))
-    found = model.parameters_total * BYTES[precision] / 1e9
+    name, parameters, _ = _model(claim)
+    found = parameters * BYTES[precision] / 1e9
     said = float(claim.fields["memory_gb"])
-    lines = (f"{model.parameters_total / 1e9:,.4g} billion parameters × {BYTES[precision]:g} B = {found:,.4g} GB",)
-    what = f"weights of {model.name} in {precision}"
+    lines = (f"{parameters / 1e9:,.4g} billion parameters × {BYTES[precision]:g} B = {found:,.4g} GB",)
+    what = f"weights of {name} in {precision}"
     if close(said, found):
         return Verdict(claim, TRUE, f"{what} take {found:,.4g} GB", lines, "preset")
     return Verdict(claim, FALSE, f"{what} take {found:,.4g} GB; {factor_said(said, found)}", lines, "preset")
@@ -176,11 +206,9 @@ def check_weights(claim: Claim, db: Database) -> Verdict:
 
 def check_training_flop(claim: Claim, db: Database) -> Verdict:
     """Whether a training run takes so many operations: six a parameter that works and token."""
-    from gpucalc.models.model import load_model
-
-    model, tokens = load_model(str(claim.fields["model"])), float(claim.fields["tokens"])
-    found, said = 6.0 * model.parameters_active * tokens, float(claim.fields["flop"])
-    lines = (f"6 × {model.parameters_active:,.4g} parameters × {tokens:,.4g} tokens = {found:.4g} FLOP",)
+    (_, _, active), tokens = _model(claim), float(claim.fields["tokens"])
+    found, said = 6.0 * active * tokens, float(claim.fields["flop"])
+    lines = (f"6 × {active:,.4g} parameters × {tokens:,.4g} tokens = {found:.4g} FLOP",)
     because = f"six operations a parameter and token are {found:.3g} FLOP, without attention"
     off = abs(math.log(said / found))
     return Verdict(claim, TRUE if off <= math.log(1.1) else FALSE, because, lines, "chowdhery2022")

@@ -72,8 +72,18 @@ def check_peak(claim: Claim, db: Database) -> Verdict:
     """Whether a peak is the dense, matrix-unit or sparse one of a device, of several, or of the node of that name."""
     node = named_node(claim, db)
     device, count = _counted(claim, db)
-    what = node.key if node else f"{count:,} {device.key}" if count > 1 else device.key
-    return _peak_verdict(claim, device, db, count, what)
+    if node is not None:
+        return _of_node(claim, device, db, node, int(float(claim.fields.get("n_gpus") or 1)))
+    return _peak_verdict(claim, device, db, count, f"{count:,} {device.key}" if count > 1 else device.key)
+
+
+def _of_node(claim: Claim, device: Device, db: Database, node: Node, each: int) -> Verdict:
+    """A peak of all devices of a node, or of its rack; of one tray where the figure is that of a tray."""
+    found = _peak_verdict(claim, device, db, devices_of(node) * each, node.key)
+    if found.verdict == FALSE and node.is_tray:
+        tray = _peak_verdict(claim, device, db, node.gpus_per_node * each, f"a tray of {node.key}")
+        return tray if tray.verdict != FALSE else found
+    return found
 
 
 def named_node(claim: Claim, db: Database) -> Node | None:
@@ -83,11 +93,16 @@ def named_node(claim: Claim, db: Database) -> Node | None:
     return db.node(key) if key is not None else None
 
 
+def devices_of(node: Node) -> int:
+    """Devices that the name of a node means: of a tray all those of its rack, which is what is sold under that name."""
+    return node.domain if node.is_tray else node.gpus_per_node
+
+
 def _counted(claim: Claim, db: Database) -> tuple[Device, int]:
     """The device that a claim is about, and how many of them."""
     node, each = named_node(claim, db), int(float(claim.fields.get("n_gpus") or 1))
     if node is not None:
-        return db.device(node.accelerators[0]), node.gpus_per_node * each
+        return db.device(node.accelerators[0]), devices_of(node) * each
     return db.device(str(claim.fields["gpu"])), each
 
 
@@ -95,8 +110,7 @@ def check_node_peak(claim: Claim, db: Database) -> Verdict:
     """The same of all devices of a node."""
     node = db.node(str(claim.fields["node"]))
     device = db.device(str(claim.fields.get("gpu") or node.accelerators[0]))
-    count = node.gpus_per_node * int(float(claim.fields.get("n_gpus") or 1))
-    return _peak_verdict(claim, device, db, count, node.key)
+    return _of_node(claim, device, db, node, int(float(claim.fields.get("n_gpus") or 1)))
 
 
 def _basis(said: float, each_way: float) -> str | None:
@@ -153,10 +167,10 @@ def check_links(claim: Claim, db: Database) -> Verdict:
 
 
 def _figure(claim: Claim, said: float, found: float, unit: str, what: str, source: str) -> Verdict:
-    lines = (f"{what}: {found:,.4g} {unit}", f"said: {said:,.4g} {unit}, {100 * (said / found - 1):+.1f} %")
+    lines = (f"{what}: {found:,.6g} {unit}", f"said: {said:,.6g} {unit}, {100 * (said / found - 1):+.1f} %")
     if close(said, found):
-        return Verdict(claim, TRUE, f"{what} is {found:,.4g} {unit}", lines, source)
-    return Verdict(claim, FALSE, f"{what} is {found:,.4g} {unit}; {factor_said(said, found)}", lines, source)
+        return Verdict(claim, TRUE, f"{what} is {found:,.6g} {unit}", lines, source)
+    return Verdict(claim, FALSE, f"{what} is {found:,.6g} {unit}; {factor_said(said, found)}", lines, source)
 
 
 def check_one_link(claim: Claim, db: Database) -> Verdict:
@@ -189,6 +203,19 @@ def check_port(claim: Claim, db: Database) -> Verdict:
     return _figure(
         claim, float(claim.fields["gbps"]), rate, "Gb/s", f"{link.key}, one direction", f"links/{link.key}.toml"
     )
+
+
+def check_node_network(claim: Claim, db: Database) -> Verdict:
+    """Whether the compute network ports of a node carry a rate together, or each of them does."""
+    node, said = db.node(str(claim.fields["node"])), float(claim.fields["gbps"])
+    port = node.nic_bandwidth * 8 / 1e9
+    if not port or not node.nic_count:
+        raise UsageError(f"{node.key} states no compute network ports (nodes/{node.key}.toml)")
+    what = f"{node.nic_count} ports of {node.key}, one direction"
+    if close(said, port) and node.nic_count > 1:
+        lines = (f"{node.nic_count} × {port:g} Gb/s = {node.nic_count * port:g} Gb/s",)
+        return Verdict(claim, PARTLY, f"{said:g} Gb/s is one of the {what}", lines, f"nodes/{node.key}.toml")
+    return _figure(claim, said, node.nic_count * port, "Gb/s", what, f"nodes/{node.key}.toml")
 
 
 def _several(count: int, key: str) -> str:

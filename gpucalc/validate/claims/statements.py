@@ -39,7 +39,7 @@ class Verdict:
 KEYS = {
     "gpu": "accelerator of the database",
     "node": "node of the database",
-    "precision": "fp64, fp32, tf32, fp16, bf16, fp8, fp4",
+    "precision": "fp64, fp32, tf32, fp16, bf16, fp8, int8, fp4",
     "tflops": "peak in TFLOP/s",
     "pflops": "peak in PFLOP/s",
     "memory_gb": "memory in GB",
@@ -53,6 +53,7 @@ KEYS = {
     "mfu_low_pct": "least MFU in %",
     "mfu_high_pct": "most MFU in %",
     "model": "model",
+    "parameters": "parameters of a model",
     "n_gpus": "GPUs",
     "share_pct": "share of a step in %",
     "before_pct": "share of a step before in %",
@@ -66,6 +67,7 @@ KEYS = {
     "save_s": "time that a checkpoint stops the job in s",
     "restart_s": "time until the job runs again in s",
     "usd_per_hour": "price of a GPU hour in USD",
+    "capital_usd": "price of a GPU or node, with its share of the network, in USD",
     "communication_pct": "share of a step in communication in %",
     "speedup": "times as fast",
     "serial_pct": "share of the work that does not parallelise in %",
@@ -83,7 +85,10 @@ ALIASES |= {
     "price": "usd_per_hour",
 }
 ALIASES |= {"communication": "communication_pct", "serial": "serial_pct", "node_power": "node_kw", "gpus": "n_gpus"}
-ALIASES |= {"restart": "restart_s"}
+ALIASES |= {"restart": "restart_s", "rack": "node", "tops": "tflops", "pops": "pflops", "bandwidth": "memory_tb_s"}
+ALIASES |= {"power": "tdp_w", "power_w": "tdp_w", "power_kw": "node_kw", "rack_kw": "node_kw", "network": "gbps"}
+ALIASES |= {"params": "parameters", "weights": "memory_gb", "weights_gb": "memory_gb", "bandwidth_tb_s": "memory_tb_s"}
+ALIASES |= {"capital": "capital_usd", "price_usd": "capital_usd", "price_per_hour": "usd_per_hour", "flops": "flop"}
 ALIASES |= {"link": "link_gb_s", "nvlink": "link_gb_s", "nvlink_gb_s": "link_gb_s", "energy": "energy_kwh"}
 UNITS = {
     "tflops": ("FLOP/s", 1e12),
@@ -100,6 +105,8 @@ UNITS = {
     **dict.fromkeys(("interval_s", "save_s", "restart_s"), ("s", 1.0)),
     "flop": ("FLOP", 1.0),
 }
+NONE_IS_SOME = frozenset({"communication_pct", "serial_pct", "share_pct", "before_pct", "after_pct"})  # may be 0
+COUNTS = frozenset({"tokens", "parameters"})  # written as 15T, 70B
 SCALES = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 TEXTS = {"gpu", "node", "precision", "pcie", "fabric", "model"}
 KINDS: dict[str, tuple[str, ...]] = {
@@ -109,8 +116,10 @@ KINDS: dict[str, tuple[str, ...]] = {
     "link": ("gpu", "link_gb_s"),
     "pcie": ("gpu", "pcie_gb_s"),
     "port": ("fabric", "gbps"),
+    "node_network": ("node", "gbps"),
     "network_share": ("gpu", "n_gpus", "fabric", "share_pct"),
     "weights": ("model", "precision", "memory_gb"),
+    "weights_of": ("parameters", "precision", "memory_gb"),
     "memory": ("gpu", "memory_gb"),
     "memory_bandwidth": ("gpu", "memory_tb_s"),
     "tdp": ("gpu", "tdp_w"),
@@ -119,12 +128,16 @@ KINDS: dict[str, tuple[str, ...]] = {
     "product": ("hours", "kilowatts", "energy_kwh"),
     "interval": ("interval_s", "save_s", "mtbf_h"),
     "goodput": ("goodput_pct", "mtbf_h"),
+    "goodput_of": ("goodput_pct", "n_gpus"),
     "mtbf": ("mtbf_h", "n_gpus"),
     "price": ("gpu", "usd_per_hour"),
+    "capital": ("gpu", "capital_usd"),
+    "node_capital": ("node", "capital_usd"),
     "speedup": ("communication_pct", "speedup"),
     "amdahl": ("serial_pct", "n_gpus", "speedup"),
     "node_power": ("node", "node_kw"),
     "training_flop": ("model", "tokens", "flop"),
+    "training_flop_of": ("parameters", "tokens", "flop"),
 }
 EXAMPLES = "gpu=h100-sxm-80gb precision=fp16 tflops=2000"
 
@@ -147,10 +160,12 @@ def from_pairs(pairs: Sequence[str]) -> Claim:
             fields[name] = text.strip()
         else:
             fields[name] = _number(name, text)
-            if not 0 < fields[name] < 1e30:
+            if not (0 < fields[name] < 1e30 or (fields[name] == 0 and name in NONE_IS_SOME and _is_zero(text))):
                 problems.append(f"{name} is {text!r}, expected a number above 0 ({KEYS[name]})")
     if problems:
         raise UsageError(*problems)
+    if "node" in fields and "gpu" not in fields and "tdp_w" in fields:
+        fields["node_kw"] = fields.pop("tdp_w") / 1e3
     if "pflops" in fields:
         fields["tflops"] = 1000 * fields.pop("pflops")
     kind = next((k for k, needed in KINDS.items() if all(n in fields for n in needed)), None)
@@ -163,6 +178,15 @@ def from_pairs(pairs: Sequence[str]) -> Claim:
     return Claim("stated", " ".join(pairs), kind, fields)
 
 
+def _is_zero(text: str) -> bool:
+    """Whether a text is a zero, not what could not be read.
+
+    >>> _is_zero("0"), _is_zero("0.0%"), _is_zero("some")
+    (True, True, False)
+    """
+    return not text.strip().removesuffix("%").strip("0.")
+
+
 def _number(name: str, text: str) -> float:
     """A value in the unit of its key, or with a unit of its own; 0 for what is none."""
     number = text.strip().removesuffix("%") if name.endswith("_pct") else text
@@ -170,7 +194,7 @@ def _number(name: str, text: str) -> float:
         return float(number)
     except ValueError:
         pass
-    if name == "tokens" and text[-1:].casefold() in SCALES:
+    if name in COUNTS and text[-1:].casefold() in SCALES:
         return SCALES[text[-1].casefold()] * _number(name, text[:-1])
     if name not in UNITS:
         return 0.0
