@@ -1,39 +1,38 @@
 """Fit the rates of software stacks on networks to the published rows, and report what sources left out give.
 
-Run: python scripts/fit_networks.py [--write]. Constants are found cell by cell, from wide cells to narrow ones: all
-stacks of a mode and precision, then each stack, then each kind of net on it; a narrow cell is drawn towards the wide
-one, so that few rows move it little. Rows weigh the same per source. Four constants a cell; no other setting is tried.
+Run: python scripts/fit_networks.py [--left-out] [--write]. Constants of a row are a product of factors (what the stack,
+the kind of net, the mode, the precision, the board's memory each do, and what one combination does beyond); all are
+found together, each drawn to its prior as strongly as its width says. Sources weigh alike, however many rows they have.
 """
 
 from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from network_priors import CELL_WIDTH, PRIORS, SAME, WIDTHS
 
 from gpucalc.core.columns import parse_row
 from gpucalc.core.errors import UsageError
 from gpucalc.core.ledger import Columns
 from gpucalc.database.reader import Database
-from gpucalc.database.stacks import ANY, CONSTANTS, precision_class, rates
-from gpucalc.database.tables import Row
+from gpucalc.database.stacks import CONSTANTS, factors, memory_class
 from gpucalc.estimate.network import estimate_network
 from gpucalc.jobs.context import Context
 from gpucalc.jobs.network import NetworkJob, _net_of, is_network, resolve_network_job, slug
 
 ROOT = Path(__file__).parent.parent / "hardware_db"
-START = np.log([1.2, 12.0, 5e-6, 2e-3])  # efficiency, bytes an element, seconds a launch and a step
-LOW = np.log([0.05, 1.0, 1e-7, 1e-5])
-HIGH = np.log([3.0, 80.0, 4e-4, 0.3])
-WIDTH = np.log([1.5, 1.7, 6.0, 10.0])  # how far a narrow cell may lie from the wide one
-DRAW = 2.0  # rows that the wide cell counts for
-CELLS = ("stack", "mode", "net", "precision")
-Key = tuple[str, str, str, str]
+SCALE = 0.08  # error beyond which a row counts by its size, not the square of it
+SOURCE_POWER = 0.75  # of a source's number of rows by which each of its rows weighs less
+MOST_ROWS = 120  # of one source, mode and kind of net in a fit
+BY_DEVICE = {"huggingface/pytorch-image-models"}  # sources of hundreds of nets a device: one device is left out
+LEAST_BAND = (0.83, 1.2)  # few sources, whose errors may lie on one side
 
 
 @dataclass(frozen=True)
@@ -42,9 +41,13 @@ class Measured:
 
     job: NetworkJob
     time: float
-    source: str
-    key: Key
+    unit: str  # what is left out together: its source, or one device of a source with hundreds of nets
     row: Mapping[str, str]
+
+    @property
+    def kind(self) -> tuple[str, str, str]:
+        """What weighs alike: unit, mode and kind of net."""
+        return self.unit, self.job.mode, self.job.network.net
 
 
 def measured_rows(db: Database, *, strict: bool = True) -> list[Measured]:
@@ -64,9 +67,9 @@ def measured_rows(db: Database, *, strict: bool = True) -> list[Measured]:
             time = _time(row, job)
             if problems or time is None or not (row.get("micro_batch") or job.mode == "generation"):
                 continue
-            net = _net_of(max(job.network.core, key=lambda part: part.macs), job.network)
-            key = (job.stack.name, job.mode, net, precision_class(str(job.cells["precision"])))
-            found.append(Measured(job, time, row["source"], key, row))
+            source = row["source"]
+            unit = f"{source} {row['gpu']}" if source in BY_DEVICE else source
+            found.append(Measured(job, time, unit, row))
     return found
 
 
@@ -82,12 +85,25 @@ def _time(row: Mapping[str, str], job: NetworkJob) -> float | None:
 
 
 class Group:
-    """Rows of one structure, whose columns are stacked once."""
+    """Rows of one structure: their stacked columns, and of each component which factors its constants are made of."""
 
-    def __init__(self, rows: Sequence[Measured]) -> None:
+    def __init__(self, rows: Sequence[Measured], places: dict[str, int]) -> None:
         self.rows, self.job = rows, rows[0].job
-        names = rows[0].job.columns
-        self.columns = {n: np.array([row.job.columns[n] for row in rows]) for n in names}
+        self.columns = {n: np.array([row.job.columns[n] for row in rows]) for n in rows[0].job.columns}
+        parts = [[slug(part.name) for part in row.job.network.components] for row in rows]
+        assert all(names == parts[0] for names in parts)
+        core = {slug(part.name) for part in self.job.network.core}
+        self.parts = sorted(parts[0], key=lambda name: name not in core)  # the first decides the floor of the step
+        self.chosen = {name: [_factors(row, name, places) for row in rows] for name in self.parts}
+
+    def matrices(self, size: int) -> dict[str, np.ndarray]:
+        """Component → rows × factors, 1 where a factor belongs to the row's constants."""
+        found = {}
+        for name, chosen in self.chosen.items():
+            found[name] = np.zeros((len(chosen), size))
+            for i, places in enumerate(chosen):
+                found[name][i, places] = 1
+        return found
 
     def times(self, found: Mapping[str, np.ndarray]) -> np.ndarray:
         """Predicted times with constants of the components put in: column → values of the rows."""
@@ -96,209 +112,197 @@ class Group:
         return np.broadcast_to(value, (len(self.rows),))
 
 
-def grouped(rows: Sequence[Measured]) -> list[Group]:
-    """The rows by structure."""
-    groups: dict[Any, list[Measured]] = {}
-    for row in rows:
-        groups.setdefault(row.job.group, []).append(row)
-    return [Group(members) for members in groups.values()]
+def _factors(row: Measured, name: str, places: dict[str, int]) -> list[int]:
+    """Places of the factors of one component of a row."""
+    job = row.job
+    part = next(one for one in job.network.components if slug(one.name) == name)
+    memory = memory_class(job.cluster.device.memory_type)
+    precision = str(job.cells["precision"])
+    names = factors(job.stack, job.stack.names[0], job.mode, _net_of(part, job.network), precision, memory)
+    return [places.setdefault(one, len(places)) for one in names]
 
 
-def _columns(group: Group, net: str, values: np.ndarray) -> dict[str, np.ndarray]:
-    """Columns that constants of one kind of net decide."""
-    found: dict[str, Any] = {"step_floor": values[3]}
-    for part in group.job.network.components:
-        own = _net_of(part, group.job.network)
-        if net in {own, ANY}:
-            name = slug(part.name)
-            found |= {f"{name}.{c}": values[i] for i, c in enumerate(CONSTANTS[:3])}
-    return found
+class Fit:
+    """All rows with their factors, and the fit of logarithms of these."""
 
-
-def fit_cell(rows: Sequence[Measured], net: str, prior: np.ndarray) -> tuple[np.ndarray, float]:
-    """The constants of a cell and the median error of its rows."""
-    groups = grouped(rows)
-    sources = [row.source for group in groups for row in group.rows]
-    weight = np.array([1 / sources.count(source) for source in sources])
-    weight /= weight.sum()
-    truth = np.log([row.time for group in groups for row in group.rows])
-    draw = DRAW / (DRAW + len(rows)) * 0.25
-
-    def error(log: np.ndarray) -> np.ndarray:
-        values = np.exp(log)
-        return np.log(np.concatenate([g.times(_columns(g, net, values)) for g in groups])) - truth
-
-    def loss(log: np.ndarray) -> float:
-        return float(np.sum(weight * np.abs(error(log))) + draw * np.sum(((log - prior) / WIDTH) ** 2))
-
-    point = prior.copy()
-    for start in (prior, prior + np.array([0.4, -0.5, 0, -3]), prior + np.array([-0.5, 0.3, 2, 1])):
-        trial = _descended(loss, np.clip(start, LOW, HIGH))
-        point = trial if loss(trial) < loss(point) else point
-    return point, float(np.exp(np.median(np.abs(error(point)))) - 1)
-
-
-def _descended(loss: Callable[[np.ndarray], float], point: np.ndarray) -> np.ndarray:
-    """A minimum found by steps along the constants and the pairs that trade against each other."""
-    best, step = loss(point), 0.6
-    pairs = [(1, 1, 0, 0), (1, -1, 0, 0), (0, 1, -1, 0), (0, 1, 0, -1), (1, 0, 0, 1), (0, 0, 1, -1)]
-    moves = [np.eye(4)[i] for i in range(4)] + [np.array(m) for m in pairs]
-    while step > 0.02:
-        moved = False
-        for move in moves:
-            for sign in (step, -step):
-                trial = np.clip(point + sign * move, LOW, HIGH)
-                value = loss(trial)
-                if value < best - 1e-6:
-                    best, point, moved = value, trial, True
-        step *= 1.0 if moved else 0.5
-    return point
-
-
-def fit(rows: Sequence[Measured]) -> dict[Key, tuple[np.ndarray, int, float]]:
-    """The constants of all cells, from wide to narrow."""
-    found: dict[Key, tuple[np.ndarray, int, float]] = {}
-    levels = (
-        lambda k: (ANY, k[1], ANY, k[3]),
-        lambda k: (ANY, k[1], k[2], k[3]),
-        lambda k: (k[0], k[1], ANY, k[3]),
-        lambda k: k,
-    )
-    parents: tuple[Any, ...] = (None, levels[0], levels[0], None)
-    for level, name in enumerate(levels):
-        cells: dict[Key, list[Measured]] = {}
+    def __init__(self, rows: Sequence[Measured]) -> None:
+        groups: dict[Any, list[Measured]] = {}
         for row in rows:
-            cells.setdefault(name(row.key), []).append(row)
-        for key, members in cells.items():
-            if level == 0:
-                prior = START
-            elif level == 3:  # between its stack's and its kind's
-                prior = (found[levels[1](key)][0] + 2 * found[levels[2](key)][0]) / 3
-            else:
-                prior = found[parents[level](key)][0]
-            sample = members if len(members) <= MOST_ROWS else _thinned(members)
-            values, error = fit_cell(sample, key[2], prior)
-            found[key] = (values, len(members), error)
-    return found
+            groups.setdefault(row.job.group, []).append(row)
+        self.places: dict[str, int] = {}
+        self.groups = [Group(members, self.places) for members in groups.values()]
+        self.matrices = [group.matrices(len(self.places)) for group in self.groups]
+        self.rows = [row for group in self.groups for row in group.rows]
+        self.truth = np.log([row.time for row in self.rows])
+        self.units = np.array([row.unit for row in self.rows])
+        self.prior = np.array([np.log(PRIORS.get(name, SAME)) for name in self.places])
+        self.pull = np.array([1 / (np.log(WIDTHS) * _freedom(name)) for name in self.places])
 
+    def predict(self, log: np.ndarray) -> np.ndarray:
+        """Logarithms of the predicted times; `log`: factors × constants."""
+        return self._predicted(log, slopes=False)[0]
 
-MOST_ROWS = 100
-LEAST_BAND = (0.83, 1.2)  # few sources, whose errors may lie on one side
-
-
-def _thinned(rows: Sequence[Measured]) -> list[Measured]:
-    """A part of many rows, every source with its share."""
-    by_source: dict[str, list[Measured]] = {}
-    for row in rows:
-        by_source.setdefault(row.source, []).append(row)
-    each = max(1, MOST_ROWS // len(by_source))
-    return [row for part in by_source.values() for row in part[:: max(1, len(part) // each)]]
-
-
-class Table:
-    """A fitted table in the place of the database's."""
-
-    def __init__(self, found: Mapping[Key, tuple[np.ndarray, int, float]]) -> None:
-        self.rows = {
-            key: Row(key, dict(zip(CONSTANTS, np.exp(values), strict=True)), {})
-            for key, (values, _, _) in found.items()
-        }
-        base = Row((ANY,) * 4, dict(zip(CONSTANTS, np.exp(START), strict=True)), {})
-        self.rows[(ANY,) * 4] = base  # type: ignore[index]
-
-    def table(self, name: str) -> dict[Any, Row]:
-        """The one table that rates are read from."""
-        assert name == "stacks"
-        return self.rows
-
-
-def predict(rows: Sequence[Measured], table: Table) -> np.ndarray:
-    """Predicted over measured time of each row under another table."""
-    ratio = np.zeros(len(rows))
-    places = {id(row): i for i, row in enumerate(rows)}
-    for group in grouped(rows):
-        columns: dict[str, list[float]] = {}
-        for row in group.rows:
-            job = row.job
-            for i, part in enumerate(sorted(job.network.components, key=lambda p: p not in job.network.core)):
-                net = _net_of(part, job.network)
-                found = rates(job.stack, job.mode, net, str(job.cells["precision"]), table)  # type: ignore[arg-type]
-                name = slug(part.name)
-                for constant in CONSTANTS[:3]:
-                    columns.setdefault(f"{name}.{constant}", []).append(getattr(found, constant))
+    def _predicted(self, log: np.ndarray, *, slopes: bool) -> tuple[np.ndarray, np.ndarray]:
+        times, all_slopes = [], []
+        for group, matrices in zip(self.groups, self.matrices, strict=True):
+            columns: dict[str, np.ndarray] = {}
+            for i, name in enumerate(group.parts):
+                values = np.exp(matrices[name] @ log)
+                columns |= {f"{name}.{constant}": values[:, j] for j, constant in enumerate(CONSTANTS[:3])}
                 if i == 0:
-                    columns.setdefault("step_floor", []).append(found.step_floor)
-        times = group.times({n: np.array(v) for n, v in columns.items()})
-        for row, time in zip(group.rows, times, strict=True):
-            ratio[places[id(row)]] = time / row.time
-    return ratio
+                    columns["step_floor"] = values[:, 3]
+            time = np.log(group.times(columns))
+            times.append(time)
+            if not slopes:
+                continue
+            slope = np.zeros((len(time), *log.shape))
+            for i, name in enumerate(group.parts):
+                for j, constant in enumerate(CONSTANTS[: 4 if i == 0 else 3]):
+                    column = constant if j == 3 else f"{name}.{constant}"
+                    moved = np.log(group.times(columns | {column: columns[column] * (1 + STEP)}))
+                    slope[:, :, j] += ((moved - time) / np.log1p(STEP))[:, None] * matrices[name]
+            all_slopes.append(slope.reshape(len(time), -1))
+        return np.concatenate(times), np.concatenate(all_slopes) if slopes else np.zeros(0)
+
+    def weights(self, use: np.ndarray) -> np.ndarray:
+        """What each row counts: sources nearly alike, in each mode and kind of net; of many rows a part."""
+        kinds = [row.kind for row in self.rows]
+        counts = Counter(kind for kind, used in zip(kinds, use, strict=True) if used)
+        seen: Counter[tuple[str, str, str]] = Counter()
+        weight = np.zeros(len(kinds))
+        for i, kind in enumerate(kinds):
+            if use[i]:
+                every = -(-counts[kind] // MOST_ROWS)
+                weight[i] = counts[kind] ** -SOURCE_POWER * every if seen[kind] % every == 0 else 0.0
+                seen[kind] += 1
+        return weight * 8 * len(counts) / weight.sum()
+
+    def solve(self, use: np.ndarray) -> np.ndarray:
+        """Factors that fit the used rows and lie near their priors, by Gauss-Newton steps with damping."""
+        weight, shape = self.weights(use), self.prior.shape
+        prior, pull = self.prior.ravel(), self.pull.ravel()
+
+        def errors(point: np.ndarray) -> tuple[np.ndarray, float]:
+            error = (self.predict(point.reshape(shape)) - self.truth) / SCALE
+            loss = np.sum(weight * 2 * (np.sqrt(1 + error**2) - 1)) + np.sum((pull * (point - prior)) ** 2)
+            return error, float(loss)
+
+        point, damping = prior.copy(), 1e-2
+        error, loss = errors(point)
+        for _ in range(60):
+            slopes = self._predicted(point.reshape(shape), slopes=True)[1] / SCALE
+            robust = weight / np.sqrt(1 + error**2)
+            square = slopes.T @ (robust[:, None] * slopes) + np.diag(pull**2)
+            gradient = slopes.T @ (robust * error) + pull**2 * (point - prior)
+            for _ in range(10):
+                trial = point - np.linalg.solve(square + damping * np.diag(np.diag(square)), gradient)
+                trial_error, trial_loss = errors(trial)
+                if trial_loss < loss:
+                    break
+                damping *= 4
+            else:
+                break
+            gained, point, error, loss = loss - trial_loss, trial, trial_error, trial_loss
+            damping = max(damping / 6, 1e-7)
+            if gained < 3e-4 * loss:
+                break
+        return point.reshape(shape)
 
 
-def left_out(rows: Sequence[Measured]) -> np.ndarray:
-    """Predicted over measured time of each row, its whole source left out of the fit."""
-    ratio = np.ones(len(rows))
-    for source in dict.fromkeys(row.source for row in rows):
-        own = [i for i, row in enumerate(rows) if row.source == source]
-        modes = {rows[i].job.mode for i in own}
-        others = [row for row in rows if row.source != source and row.job.mode in modes]
-        ratio[own] = predict([rows[i] for i in own], Table(fit(others)))
-    return ratio
+STEP = 1e-3  # relative, of the slopes
 
 
-def report(rows: Sequence[Measured], ratios: Mapping[str, np.ndarray]) -> None:
-    """Print the median error by mode, kind of net and source."""
+def _freedom(factor: str) -> float:
+    """How far a factor may lie from its prior, in widths: far for the one of all, little for one combination's."""
+    return {"base": 3.0, "cell": CELL_WIDTH, "memory": 0.6}.get(factor.split()[0], 1.0)
+
+
+def left_out(fit: Fit) -> tuple[np.ndarray, np.ndarray]:
+    """Logarithms of predicted over measured, each row's unit left out, and whether another unit has its stack."""
+    ratio, supported = np.zeros(len(fit.rows)), np.zeros(len(fit.rows), dtype=bool)
+    for unit in dict.fromkeys(fit.units):
+        own = fit.units == unit
+        ratio[own] = (fit.predict(fit.solve(~own)) - fit.truth)[own]
+        others = {(row.job.stack.names[0], row.job.mode) for row, out in zip(fit.rows, own, strict=True) if not out}
+        for i in np.flatnonzero(own):
+            supported[i] = (fit.rows[i].job.stack.names[0], fit.rows[i].job.mode) in others
+    return ratio, supported
+
+
+def report(fit: Fit, ratios: Mapping[str, np.ndarray]) -> None:
+    """Print the median error by mode, kind of net and unit, and its mean over units."""
     kinds: dict[tuple[str, str, str], list[int]] = {}
-    for i, row in enumerate(rows):
-        kinds.setdefault((row.key[1], row.key[2], row.source), []).append(i)
+    for i, row in enumerate(fit.rows):
+        unit, mode, net = row.kind
+        kinds.setdefault((mode, net, unit), []).append(i)
+    means: dict[tuple[str, str], list[list[float]]] = {}
     for key, places in sorted(kinds.items()):
-        logs = {name: np.log(ratio[places]) for name, ratio in ratios.items()}
-        errors = {name: 100 * (np.exp(np.median(np.abs(log))) - 1) for name, log in logs.items()}
-        said = "  ".join(f"{name} {errors[name]:5.1f} % ({np.median(log):+.2f})" for name, log in logs.items())
-        print(f"{' '.join(key):90} {len(places):5} {said}")
+        logs = [ratio[places] for ratio in ratios.values()]
+        errors = [100 * (float(np.exp(np.median(np.abs(log)))) - 1) for log in logs]
+        means.setdefault(key[:2], []).append(errors)
+        said = "  ".join(
+            f"{n} {e:5.1f} % ({np.median(log):+.2f})" for n, e, log in zip(ratios, errors, logs, strict=True)
+        )
+        print(f"{' '.join(key):80} {len(places):5} {said}")
+    for family, found in means.items():
+        print(f"{' '.join(family):30}", "  ".join(f"{value:5.1f} %" for value in np.mean(found, axis=0)))
 
 
-def write(found: Mapping[Key, tuple[np.ndarray, int, float]]) -> None:
-    """Write `calibration/stacks.csv`."""
-    path = ROOT / "calibration/stacks.csv"
-    with path.open("w", encoding="utf-8", newline="") as stream:
-        stream.write("# Rates of software stacks on networks; written by scripts/fit_networks.py\n")
+def write(fit: Fit, log: np.ndarray) -> None:
+    """Write `calibration/stacks.csv`: fitted factors, and assumed ones of stacks without rows."""
+    counts = dict.fromkeys(fit.places, 0)
+    units: dict[str, set[str]] = {name: set() for name in fit.places}
+    names = list(fit.places)
+    for group in fit.groups:
+        for i, row in enumerate(group.rows):
+            for place in {place for chosen in group.chosen.values() for place in chosen[i]}:
+                counts[names[place]] += 1
+                units[names[place]].add(row.unit)
+    with (ROOT / "calibration/stacks.csv").open("w", encoding="utf-8", newline="") as stream:
+        stream.write("# Factors of the rates of networks, which multiply; written by scripts/fit_networks.py\n")
         writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow((*CELLS, *CONSTANTS, "provenance", "rows", "fit_error", "note"))
-        start = [f"{v:.4g}" for v in np.exp(START)]
-        writer.writerow((ANY,) * 4 + (*start, "assumed", "", "", "where no row is near"))
-        for key, (values, count, error) in sorted(found.items()):
-            writer.writerow((*key, *(f"{v:.4g}" for v in np.exp(values)), "measured", count, f"{error:.4g}", ""))
+        writer.writerow(("factor", *CONSTANTS, "provenance", "rows", "sources", "note"))
+        for name in sorted({*fit.places, *PRIORS}):
+            values = np.exp(log[fit.places[name]]) if name in fit.places else PRIORS[name]
+            origin = ("measured", counts[name], len(units[name])) if name in fit.places else ("assumed", "", "")
+            writer.writerow((name, *(f"{v:.4g}" for v in values), *origin, ""))
 
 
-def write_left_out(rows: Sequence[Measured], ratio: np.ndarray) -> None:
+def write_left_out(fit: Fit, ratio: np.ndarray, supported: np.ndarray) -> None:
     """Write `calibration/networks_held_out.csv` and the bands that the ratios give."""
-    path = ROOT / "calibration/networks_held_out.csv"
-    with path.open("w", encoding="utf-8", newline="") as stream:
+    with (ROOT / "calibration/networks_held_out.csv").open("w", encoding="utf-8", newline="") as stream:
         stream.write("# Predicted over measured time of a row whose whole source was left out of the fit; ")
         stream.write("written by scripts/fit_networks.py\n")
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(("id", "ratio"))
-        writer.writerows((row.row["id"], f"{value:.4g}") for row, value in zip(rows, ratio, strict=True))
+        writer.writerows((row.row["id"], f"{np.exp(v):.4g}") for row, v in zip(fit.rows, ratio, strict=True))
     families: dict[str, dict[str, list[float]]] = {}
-    for row, value in zip(rows, ratio, strict=True):
-        family = f"{row.key[1]}/{row.job.network.net}"
-        families.setdefault(family, {}).setdefault(row.source, []).append(1 / float(value))
-    every = {s: v for sources in families.values() for s, v in sources.items()}
+    every: dict[str, list[float]] = {}
+    for row, value, known in zip(fit.rows, ratio, supported, strict=True):
+        unit, mode, net = row.kind
+        factor = float(np.exp(-value))
+        every.setdefault(unit, []).append(factor)
+        if known:  # the band of a stack that others measured too
+            families.setdefault(f"{mode}/{net}", {}).setdefault(unit, []).append(factor)
+            families.setdefault(mode, {}).setdefault(unit, []).append(factor)
     with (ROOT / "calibration/network_bands.csv").open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(("family", "low", "high", "rows", "provenance", "note"))
-        for family, sources in sorted(families.items()):
+        kinds = sorted({f"{row.kind[1]}/{row.kind[2]}" for row in fit.rows})
+        for family in kinds:
+            # One source says little of another: those of all kinds of net in the mode stand beside it.
+            sources = families.get(family, {})
+            if len(sources) < 2:
+                sources = families.get(family.split("/")[0], every)
             low, high = _band(sources)
-            if len(sources) == 1:  # one source says little of another
-                wide = _band(every)
-                low, high = min(low, wide[0]), max(high, wide[1])
-            count = sum(len(v) for v in sources.values())
-            writer.writerow(
-                (family, f"{low:.3g}", f"{high:.3g}", count, "measured", f"{len(sources)} sources left out")
-            )
+            count = sum(len(v) for v in families.get(family, {}).values())
+            note = f"{len(families.get(family, {}))} left out whose stack others measured too"
+            writer.writerow((family, f"{low:.3g}", f"{high:.3g}", count or "", "measured", note))
         low, high = _band(every)
-        low, high = min(low / 1.3, 0.4), max(high * 1.3, 2.5)
-        writer.writerow(("unvalidated", f"{low:.3g}", f"{high:.3g}", "", "assumed", "the widest, and a third wider"))
+        low, high = min(low, 0.4), max(high, 2.5)
+        writer.writerow(
+            ("unvalidated", f"{low:.3g}", f"{high:.3g}", "", "assumed", "the widest: all that were left out")
+        )
         writer.writerow(("across", "0.85", "1.2", "", "assumed", "more than one server"))
 
 
@@ -314,16 +318,17 @@ def _band(sources: Mapping[str, Sequence[float]]) -> tuple[float, float]:
 
 def main() -> None:
     """Fit, report, and write when asked to."""
-    rows = measured_rows(Database())
-    found = fit(rows)
-    ratios = {"fit": predict(rows, Table(found))}
+    fit = Fit(measured_rows(Database()))
+    log = fit.solve(np.ones(len(fit.rows), dtype=bool))
+    ratios = {"fit": fit.predict(log) - fit.truth}
+    supported = np.zeros(0)
     if "--left-out" in sys.argv:
-        ratios["left out"] = left_out(rows)
-    report(rows, ratios)
+        ratios["left out"], supported = left_out(fit)
+    report(fit, ratios)
     if "--write" in sys.argv:
-        write(found)
+        write(fit, log)
         if "left out" in ratios:
-            write_left_out(rows, ratios["left out"])
+            write_left_out(fit, ratios["left out"], supported)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """Rates of software stacks on networks: what share of the peak their products reach, and the bytes that they move.
 
-`calibration/stacks.csv` holds one set of constants per stack, mode, kind of net and precision; the narrowest that is
-there wins. `calibration/stack_words.csv` says which stack the word of a framework means.
+`calibration/stacks.csv` holds four constants of a usual stack and factors on them: by mode, kind of net, stack, what
+is compiled or laid out otherwise, precision and memory of the board, and narrow ones where rows of one combination lie
+off. Factors multiply, so that a combination nobody has measured has those of its parts. `calibration/stack_words.csv`
+says which stack the word of a framework means.
 """
 
 from __future__ import annotations
@@ -13,31 +15,21 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gpucalc.database.reader import Database
 
-ANY = "any"
 GENERIC = "pytorch"  # the stack of a framework that no word names
+MARKS = ("nhwc", "compiled")  # in the order in which they end a stack's name
 # What stands for a kind of net without rows of its own: kernels of the same shape.
-KIN = {
-    "volume": "conv",
-    "depthwise": "conv",
-    "mixed": "conv",
-    "unet": "conv",
-    "hierarchical": "vit",
-    "encoder": "vit",
-    "dit": "vit",
-    "recommender": "encoder",
-    "conv": ANY,
-    "vit": ANY,
-}
+KIN = {"volume": "conv", "depthwise": "conv", "mixed": "conv", "unet": "conv", "recommender": "encoder"}
 CLASSES = {"fp32": "fp32", "tf32": "tf32", "fp8": "8", "mxfp8": "8", "int8": "8", "nvfp4": "8", "mxfp4": "8"}
 CONSTANTS = ("product_efficiency", "traffic_bytes", "launch_seconds", "step_floor")
 
 
 @dataclass(frozen=True)
 class Stack:
-    """A software stack: its name with what is compiled or laid out otherwise, and what stands for it, nearest first."""
+    """A software stack: its name with its marks, itself and what stands for it (nearest first), its marks."""
 
     name: str
     names: tuple[str, ...]
+    marks: tuple[str, ...]
     known: bool  # whether a word of the framework named it
 
 
@@ -49,7 +41,7 @@ class Rates:
     traffic_bytes: float
     launch_seconds: float
     step_floor: float
-    own: bool  # rows of this stack, mode and kind of net stand behind them
+    own: bool  # rows of this stack in this mode, and of this kind of net in it, stand behind them
 
 
 def choose_stack(
@@ -60,21 +52,23 @@ def choose_stack(
     text = re.sub(r"[\s_]+", "-", framework.casefold())
     found = max((word for word in words if word in text), key=len, default="")
     base = words[found].texts["stack"] if found else GENERIC
-    kin = words[found].texts["kin"] if found else ""
-    marks = ("-compiled" if compiled else "") + ("-nhwc" if channels_last else "")
-    names = [f"{one}{mark}" for one in dict.fromkeys((base, kin or base)) for mark in _less(marks)]
-    names += [f"{GENERIC}{mark}" for mark in _less(marks)]
-    return Stack(base + marks, tuple(dict.fromkeys((*names, ANY))), bool(found))
+    kin, kin_marks = split_marks(words[found].texts["kin"] if found else "")
+    marks = tuple(m for m, on in (("compiled", compiled), ("nhwc", channels_last)) if on or m in kin_marks)
+    names = tuple(dict.fromkeys(name for name in (base, kin, GENERIC) if name))
+    return Stack("-".join((base, *marks)), names, marks, bool(found))
 
 
-def _less(marks: str) -> tuple[str, ...]:
-    """Marks from all to none.
+def split_marks(name: str) -> tuple[str, tuple[str, ...]]:
+    """A stack's name without its marks, and these.
 
-    >>> _less("-compiled-nhwc")
-    ('-compiled-nhwc', '-compiled', '-nhwc', '')
+    >>> split_marks("pytorch-compiled-nhwc"), split_marks("open_clip")
+    (('pytorch', ('compiled', 'nhwc')), ('open_clip', ()))
     """
-    both = marks == "-compiled-nhwc"
-    return tuple(dict.fromkeys((marks, *(("-compiled", "-nhwc") if both else ()), "")))
+    marks: tuple[str, ...] = ()
+    for mark in MARKS:
+        if name.endswith(f"-{mark}"):
+            name, marks = name.removesuffix(f"-{mark}"), (mark, *marks)
+    return name, marks
 
 
 def precision_class(precision: str) -> str:
@@ -86,26 +80,49 @@ def precision_class(precision: str) -> str:
     return CLASSES.get(precision, "16")
 
 
-def rates(stack: Stack, mode: str, net: str, precision: str, db: Database) -> Rates:
-    """The constants of a stack on a kind of net; what a row does not state, a wider one does."""
-    table = db.table("stacks")
-    kinds = [net]
-    while kinds[-1] != ANY:
-        kinds.append(KIN.get(kinds[-1], ANY))
-    modes = (mode, "inference" if mode == "generation" else "training", ANY)
+def memory_class(memory_type: str | None) -> str:
+    """The class of boards by their memory: those with GDDR run above the clock that their peak is quoted at.
+
+    >>> memory_class("GDDR6X"), memory_class("HBM3")
+    ('gddr', 'hbm')
+    """
+    return "gddr" if (memory_type or "").upper().startswith("GDDR") else "hbm"
+
+
+def factors(stack: Stack, base: str, mode: str, net: str, precision: str, memory: str) -> tuple[str, ...]:
+    """Names of the factors whose product is a stack's constants; `base`: the stack among its names that has rows.
+
+    >>> factors(Stack("tuned-nhwc", ("tuned",), ("nhwc",), True), "tuned", "training", "conv", "fp16", "hbm")
+    ('base', 'mode training', 'net conv', 'stack tuned', 'precision 16', 'memory hbm', 'mark nhwc', \
+'cell tuned-nhwc training conv 16')
+    """
     klass = precision_class(precision)
-    found: dict[str, float] = {}
-    own = False
-    for name in stack.names:
-        for one in dict.fromkeys(modes):
-            for kind in kinds:
-                for width in dict.fromkeys((klass, "16" if klass != "fp32" else klass, ANY)):
-                    row = table.get((name, one, kind, width))
-                    if row is None:
-                        continue
-                    own = own or (not found and name == stack.names[0] and kind == net and one == mode)
-                    for constant, value in row.values.items():
-                        found.setdefault(constant, value)
-        if len(found) == len(CONSTANTS):
-            break
-    return Rates(**{constant: found[constant] for constant in CONSTANTS}, own=own)
+    cell = "-".join((base, *stack.marks))
+    return (
+        "base",
+        f"mode {mode}",
+        f"net {net}",
+        f"stack {base}",
+        f"precision {klass}",
+        f"memory {memory}",
+        *(f"mark {mark}" for mark in stack.marks),
+        f"cell {cell} {mode} {net} {klass}",
+    )
+
+
+def rates(stack: Stack, mode: str, net: str, precision: str, memory: str, db: Database) -> Rates:
+    """The constants of a stack on a kind of net: the product of the factors that the table has."""
+    table = db.table("stacks")
+    base = next((name for name in stack.names if (f"stack {name}",) in table), GENERIC)
+    kind = net if (f"net {net}",) in table else KIN.get(net, net)
+    found = dict.fromkeys(CONSTANTS, 1.0)
+    for name in factors(stack, base, mode, kind, precision, memory):
+        row = table.get((name,))
+        for constant in CONSTANTS if row is not None else ():
+            found[constant] *= row.values[constant]  # type: ignore[union-attr]
+    own = base == stack.names[0] and any(
+        (f"cell {base}{marks} {mode} {kind} {klass}",) in table
+        for marks in ("", "-compiled", "-nhwc", "-compiled-nhwc")
+        for klass in ("16", *dict.fromkeys(CLASSES.values()))
+    )
+    return Rates(**found, own=own)

@@ -222,14 +222,9 @@ TABLES: dict[str, Schema] = {
         dict.fromkeys(("rows", "sources"), ERROR),
     ),
     "stacks": Schema(
-        {"stack": NAME, "mode": NAME, "net": NAME, "precision": NAME},
-        {
-            "product_efficiency": Cell(high=3.0),
-            "traffic_bytes": NUMBER,
-            "launch_seconds": Cell(high=1.0),
-            "step_floor": Cell(high=10.0),
-        },
-        {"provenance": _PROVENANCE, "rows": NUMBER, "fit_error": ERROR, "note": TEXT},
+        {"factor": NAME},
+        dict.fromkeys(("product_efficiency", "traffic_bytes", "launch_seconds", "step_floor"), Cell(needed=True)),
+        {"provenance": _PROVENANCE, "rows": NUMBER, "sources": NUMBER, "note": TEXT},
     ),
     "stack_words": Schema({"word": NAME}, {}, {"stack": NAME, "kin": TEXT}),
     "network_bands": Schema(

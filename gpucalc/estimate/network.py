@@ -55,8 +55,18 @@ def _forward(ledger: Ledger, part: str, samples: str) -> None:
         **shared,
     )
     ledger.add(
+        f"missed/{part}",
+        convolution.missed_share,
+        elements=f"{part}.elements",
+        samples=f"{part}.samples",
+        share=f"{part}.share",
+        layers=f"{part}.launches",
+        element_ratio=f"{part}.element_ratio",
+    )
+    ledger.add(
         f"forward/{part}/traffic",
         convolution.element_traffic_time,
+        missed=f"missed/{part}",
         elements=f"{part}.elements",
         traffic_bytes=f"{part}.traffic_bytes",
         element_ratio=f"{part}.element_ratio",

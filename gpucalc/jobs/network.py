@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gpucalc.core.errors import UsageError
 from gpucalc.database.cluster import Cluster
 from gpucalc.database.defaults import defaults
-from gpucalc.database.stacks import Rates, Stack, choose_stack, rates
+from gpucalc.database.stacks import Rates, Stack, choose_stack, memory_class, rates
 from gpucalc.estimate.network import GENERATION, INFERENCE, TRAINING
 from gpucalc.jobs.completion import collect, largest_divisor, stated_cluster
 from gpucalc.jobs.context import Context
@@ -163,10 +163,11 @@ def resolve_network_job(cells: Mapping[str, Any], context: Context) -> NetworkJo
     chosen = context.profile or str(full.get("framework") or (USUAL_GENERATOR if mode == GENERATION else ""))
     stack = choose_stack(chosen, context.db, compiled=full.get("compile"), channels_last=_channels_last(full, cluster))
     if not stack.known and chosen:
-        warnings.append(f"no rates of {chosen!r} are known; those of {stack.names[-2]} are taken, with a wider band")
+        warnings.append(f"no rates of {chosen!r} are known; those of {stack.names[-1]} are taken, with a wider band")
     _complete(full, network, mode, cluster, warnings)
     main = max(network.core, key=lambda part: part.macs)
-    found = rates(stack, mode, _net_of(main, network), precision, context.db)
+    memory = memory_class(cluster.device.memory_type)
+    found = rates(stack, mode, _net_of(main, network), precision, memory, context.db)
     parts = tuple(slug(part.name) for part in network.components)
     columns = _columns(full, network, mode, cluster, stack, found, peak, context)
     return NetworkJob(full, columns, network, mode, parts, cluster, stack, found, context, tuple(warnings))
@@ -306,6 +307,8 @@ def _columns(
         "inner": float(_split(full)),
         "per_server": float(cluster.gpus_per_node),
         "memory_bandwidth": cluster.device.memory_bandwidth * _of_generation("memory_share", cluster, constant),
+        "cache_bytes": cluster.device.l2_bytes or 0.0,
+        "cached_share": constant["cached_share"],
         "inside_bandwidth": cluster.link_bandwidth,
         "card_bandwidth": cluster.network_bandwidth_per_gpu * cluster.gpus_per_node,
         "link_share": constant["pcie_share" if pcie else "link_share"],
@@ -318,7 +321,7 @@ def _columns(
     }
     for part in network.components:
         name, net = slug(part.name), _net_of(part, network)
-        own = found if net == _net_of(network.core[0], network) else rates(stack, mode, net, precision, db)
+        own = rates(stack, mode, net, precision, memory_class(cluster.device.memory_type), db)
         main = part in network.core or part.name == network.components[0].name
         samples, cut = micro, share if main else 1.0
         learns = part.state == TRAINED and mode == TRAINING
@@ -458,7 +461,7 @@ def _tensor_columns(
 def _generation_columns(
     full: Mapping[str, Any], network: Network, stack: Stack, constant: Mapping[str, float], splits: Mapping[str, float]
 ) -> dict[str, float]:
-    eager = "compiled" not in stack.name and not stack.names[0].startswith(("tensorrt", "tuned"))
+    eager = "compiled" not in stack.marks and not stack.names[0].startswith(("tensorrt", "tuned"))
     return {
         **splits,
         "steps": float(full.get("steps") or network.steps),

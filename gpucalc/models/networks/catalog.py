@@ -32,7 +32,12 @@ SIZED = {
     "dlrm": ("tables", "table_rows_m", "embedding_dim", "hotness"),
 }
 IGNORED = ("task",)  # free text that may say nothing to a family
-LAUNCHES_PER_LAYER = 9e6  # custom nets: elements that one launch writes, about that of the timm nets at their size
+USUAL_LAYERS, USUAL_MACS = (
+    80.0,
+    4e9,
+)  # layers of a net of so many products, and how they grow: ResNets, EfficientNets, ViTs
+LAYER_GROWTH = 0.2
+TOKENS_OF_SCORES = 640.0  # tokens at which a ViT's scores are as many as the elements that its layers write: 10 × 64
 
 
 @lru_cache(maxsize=1)
@@ -148,13 +153,18 @@ def custom_network(name: str, numbers: Mapping[str, float], net: str, sample: st
     missing = [n for n in NUMBERS if numbers.get(n) is None]
     if missing:
         raise UsageError(f"{name} is no preset, and {', '.join(missing)} not stated; state {WAYS}")
+    macs, elements, parameters = numbers["gmac"] * 1e9, numbers["mact"] * 1e6, round(numbers["params_m"] * 1e6)
+    # Weights of a plain transformer meet every token: products over parameters are tokens, and these give its scores.
+    tokens = macs / max(parameters, 1) if net == "vit" else 0.0
+    scores = tokens / (TOKENS_OF_SCORES + tokens)
     part = Component(
         "net",
         CONV if net in {"conv", "depthwise", "mixed"} else TRANSFORMER,
-        round(numbers["params_m"] * 1e6),
-        macs=numbers["gmac"] * 1e9,
-        elements=numbers["mact"] * 1e6,
-        launches=max(20, round(numbers["mact"] * 1e6 / LAUNCHES_PER_LAYER * 60)),
+        parameters,
+        macs=macs,
+        elements=elements * (1 - scores),
+        logits=elements * scores,
+        launches=max(8, round(USUAL_LAYERS * (macs / USUAL_MACS) ** LAYER_GROWTH)),
     )
     return Network(name, net, sample, (part,))
 
@@ -193,23 +203,34 @@ WAYS = "a preset of `gpucalc models list`, a path to a config.json or its folder
 
 
 def restated(network: Network, numbers: Mapping[str, float]) -> Network:
-    """A preset with stated numbers in the place of its own: those of its largest component follow."""
+    """A preset with stated numbers of the whole model in the place of its own.
+
+    Products and written elements of all its components scale alike; parameters that the others leave are the largest
+    component's.
+    """
     from dataclasses import replace
 
-    parts = list(network.components)
-    at = max((i for i, one in enumerate(parts) if one in network.core), key=lambda i: parts[i].macs)
-    part = parts[at]
+    core = network.core
+    products = numbers["gmac"] * 1e9 / network.macs if numbers.get("gmac") is not None and network.macs else 1.0
+    written = numbers["mact"] * 1e6 / network.elements if numbers.get("mact") is not None and network.elements else 1.0
+    largest = max(core, key=lambda part: part.macs)
+    parameters = largest.parameters
     if numbers.get("params_m") is not None:
-        others = sum(one.parameters for one in network.core if one is not part)
-        part = replace(part, parameters=max(0, round(numbers["params_m"] * 1e6) - others))
-    if numbers.get("gmac") is not None:
-        factor = numbers["gmac"] * 1e9 / part.macs if part.macs else 1.0
-        part = replace(part, macs=part.macs * factor, scores=part.scores * factor, fast_macs=part.fast_macs * factor)
-    if numbers.get("mact") is not None:
-        own = part.elements + part.logits
-        factor = numbers["mact"] * 1e6 / own if own else 1.0
-        part = replace(part, elements=part.elements * factor, logits=part.logits * factor)
-    parts[at] = part
+        parameters = max(0, round(numbers["params_m"] * 1e6) - network.parameters + largest.parameters)
+    parts = []
+    for part in network.components:
+        if part not in core:
+            parts.append(part)
+            continue
+        stated = replace(
+            part,
+            macs=part.macs * products,
+            scores=part.scores * products,
+            fast_macs=part.fast_macs * products,
+            elements=part.elements * written,
+            logits=part.logits * written,
+        )
+        parts.append(replace(stated, parameters=parameters) if part is largest else stated)
     return replace(network, components=tuple(parts))
 
 
