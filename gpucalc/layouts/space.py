@@ -149,14 +149,37 @@ def _pipelines(space: Space, ranks: int) -> dict[str, np.ndarray]:
     return space.cache[ranks,]
 
 
-def _combinations(space: Space, names: Sequence[str], values: dict[str, int]) -> Iterator[dict[str, int]]:
-    """Each combination of the levels of `names` that differs from the others, the last name turning fastest."""
-    if not names:
-        yield dict(values)
-        return
-    axis = AXES[names[0]]
-    for level in axis.within(space.levels[axis.name], values):
-        yield from _combinations(space, names[1:], {**values, axis.name: level})
+def _combinations(space: Space, names: Sequence[str], given: Mapping[str, int]) -> dict[str, np.ndarray]:
+    """Each combination of the levels of `names` that differs from the others, the last name turning fastest.
+
+    Columns of equal length, with those of the given values, of which levels may depend.
+    """
+    columns = {name: np.array([value], dtype=np.int64) for name, value in given.items()}
+    length = 1
+    for name in names:
+        axis = AXES[name]
+        kinds, kind = _kinds(columns, axis.after, length)
+        choices = [np.array(axis.within(space.levels[name], values), dtype=np.int64) for values in kinds]
+        sizes = np.array([len(each) for each in choices])
+        counts = sizes[kind]
+        rows = np.repeat(np.arange(length), counts)
+        length = len(rows)
+        turn = np.arange(length) - np.repeat(np.cumsum(counts) - counts, counts)
+        columns = {other: column[rows] for other, column in columns.items()}
+        columns[name] = np.concatenate(choices)[(np.cumsum(sizes) - sizes)[kind][rows] + turn]
+    return columns
+
+
+def _kinds(
+    columns: Mapping[str, np.ndarray], names: Sequence[str], length: int
+) -> tuple[list[dict[str, int]], np.ndarray]:
+    """The distinct combinations of some columns, and for each row the place of its own among them."""
+    codes = np.zeros(length, dtype=np.int64)
+    for name in names:
+        levels, own = np.unique(columns[name], return_inverse=True)
+        codes = codes * len(levels) + own.reshape(-1)
+    _, first, index = np.unique(codes, return_index=True, return_inverse=True)
+    return [{name: int(columns[name][row]) for name in names} for row in first], index.reshape(-1)
 
 
 def _surroundings(space: Space, cut: Mapping[str, int]) -> dict[str, np.ndarray]:
@@ -165,34 +188,31 @@ def _surroundings(space: Space, cut: Mapping[str, int]) -> dict[str, np.ndarray]
     key = ("state", *[cut[name] for name in seen])
     if key not in space.cache:
         known = {name: cut[name] for name in seen}
-        rows = [tuple(row[name] for name in names) for row in _combinations(space, names, known)]
-        found = np.array(rows, dtype=np.int64).reshape(-1, len(names))
-        space.cache[key] = {name: found[:, i] for i, name in enumerate(names)}
+        found = _combinations(space, names, known)
+        space.cache[key] = {name: found[name] for name in names}
     return space.cache[key]
 
 
-def _ranks(space: Space, cut: Mapping[str, int]) -> int:
-    """Ranks that a cut takes of each replica's stage."""
+def _ranks(space: Space, cut: Mapping[str, Any]) -> Any:
+    """Ranks that a cut takes of each replica's stage: of one cut, or of several as arrays."""
     return math.prod([cut[name] for name in space.places.degrees if name in cut])
 
 
 def cuts(space: Space) -> np.ndarray:
     """Ways to cut a layer, one a row in the order of `cut_axes`; those that break a rule are counted in `space`."""
-    names = cut_axes()
-    every = list(_combinations(space, names, {}))
-    found = np.array([[row[name] for name in names] for row in every], dtype=np.int64).reshape(-1, len(names))
-    each = np.array([_surrounding_rows(space, row) for row in every], dtype=np.int64)
+    columns = _combinations(space, cut_axes(), {})
+    each, pipelines = _counted(space, columns)
     space.candidates[0] += int(each.sum())
-    whole = np.array([len(_pipelines(space, _ranks(space, row))["pp"]) > 0 for row in every], dtype=bool)
+    whole = pipelines > 0
     space.rejected[table.PARTS_GPUS] += int(each[~whole].sum())
-    found, each = found[whole], each[whole]
-    known = space.known({name: found[:, i] for i, name in enumerate(names)})
-    lawful = np.ones(len(found), dtype=bool)
+    columns, each = _kept(columns, whole), each[whole]
+    known = space.known(columns)
+    lawful = np.ones(len(each), dtype=bool)
     for rule in space.places.cut:
         good = np.broadcast_to(rule.holds(known), lawful.shape)
         space.rejected[rule.name] += int(each[lawful & ~good].sum())
         lawful &= good
-    return found[lawful]
+    return np.stack([columns[name][lawful] for name in cut_axes()], axis=1)
 
 
 def cut_axes() -> tuple[str, ...]:
@@ -204,15 +224,21 @@ def cut_axes() -> tuple[str, ...]:
     return of_scope(CUT)
 
 
-def _surrounding_rows(space: Space, cut: Mapping[str, int]) -> int:
-    """Layouts that share a cut; 1 where the cut leaves no pipeline."""
-    around = next(iter(_surroundings(space, cut).values()))
-    return max(1, len(_pipelines(space, _ranks(space, cut))["pp"]) * len(around))
+def _counted(space: Space, columns: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Of several cuts, how many layouts share each (1 where it leaves no pipeline), and how many pipelines."""
+    length = len(next(iter(columns.values())))
+    ranks, which = np.unique(_ranks(space, columns), return_inverse=True)
+    pipelines = np.array([len(_pipelines(space, int(n))["pp"]) for n in ranks], dtype=np.int64)[which.reshape(-1)]
+    kinds, kind = _kinds(columns, space.places.seen, length)
+    sizes = [len(next(iter(_surroundings(space, cut).values()))) for cut in kinds]
+    around = np.array(sizes, dtype=np.int64)[kind]
+    return np.maximum(1, pipelines * around), pipelines
 
 
 def skip(space: Space, remaining: np.ndarray) -> int:
     """Number of layouts in cuts that are not enumerated."""
-    return sum(_surrounding_rows(space, dict(zip(cut_axes(), map(int, cut), strict=True))) for cut in remaining)
+    columns = {name: np.asarray(remaining)[:, i] for i, name in enumerate(cut_axes())}
+    return int(_counted(space, columns)[0].sum())
 
 
 def blocks(
