@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -42,10 +43,13 @@ def network_class(text: str) -> str:
     return next((name for name, words in CLASSES if re.search(words, text.casefold())), "any")
 
 
+A100_SIZES = {"A100-40GB": 48e9, "A100-64GB": 72e9, "A100-80GB": math.inf}  # family → memory below which it is
+
+
 def family(device: Device) -> str:
     """The family of a device in the list of HPL and HPCG results."""
     if device.key.startswith(("a100", "a800")):
-        return "A100-40GB" if device.memory_bytes < 48e9 else "A100-80GB"
+        return next(name for name, most in A100_SIZES.items() if device.memory_bytes < most)
     return device.arch
 
 

@@ -25,6 +25,8 @@ from gpucalc.validate.rows import compared, number, target
 
 LIMITS = {"HPL": 0.09, "HPCG": 0.12, "LBM NVIDIA FP32": 0.07, "LBM NVIDIA FP16": 0.08}
 LIMIT_SEVERAL = 0.30
+MATRIX_ELEMENT = 8.0  # B of a number of HPL's matrix
+SPILT = 1.05  # a matrix may be a little larger than the device memory
 RPEAK_RANGE = (0.7, 1.35)  # of the listed peak over ours: outside it the count of GPUs is not what it says
 LBM_BYTES = {"FP32/FP32": "lbm", "FP32/FP16S": "lbm-fp16"}
 LEAST_ROWS = 4  # a family with fewer rows has a figure but no target
@@ -59,14 +61,19 @@ def _largest(name: str, limit: float, rows: Sequence[Mapping[str, Any]]) -> Line
     return {**line, "left_out_pct": None if found is None else 100 * found, "missed": missed}
 
 
-def consistent(row: Mapping[str, str]) -> bool:
-    """Whether a listed system's peak agrees with its count of GPUs, so that a rate per GPU means something."""
+def inconsistent(row: Mapping[str, str], peak: float | None) -> str:
+    """Why a listed system's rate per GPU means nothing; empty where its peak agrees with its count of GPUs.
+
+    `peak`: FP64 of one of its GPUs in TFLOP/s, where it is known.
+    """
     if "not an integer" in row.get("notes", ""):
-        return False
-    if not (row.get("rpeak_TF") or "").strip() or not (row.get("device_fp64_TFs") or "").strip():
-        return True
-    ratio = number(row, "rpeak_TF") / (number(row, "device_fp64_TFs") * number(row, "n_gpus"))
-    return RPEAK_RANGE[0] <= ratio <= RPEAK_RANGE[1]
+        return "its cores are no whole number of GPUs"
+    if peak is None or not (row.get("rpeak_TF") or "").strip():
+        return ""
+    ratio = number(row, "rpeak_TF") / (peak * number(row, "n_gpus"))
+    if RPEAK_RANGE[0] <= ratio <= RPEAK_RANGE[1]:
+        return ""
+    return f"its listed peak is {ratio:.2g} times that of its GPUs: not all of them are counted, or processors too"
 
 
 def _device(row: Mapping[str, str], db: Database) -> Device | None:
@@ -78,6 +85,19 @@ def _device(row: Mapping[str, str], db: Database) -> Device | None:
         except (UsageError, DataError):
             continue
     return None
+
+
+def _sized(device: Device | None, row: Mapping[str, str], db: Database) -> Device | None:
+    """The device of a system whose source leaves its memory open: the smallest of its node that holds HPL's matrix."""
+    name = row.get("gpu") or ""
+    if device is None or (row.get("device") or "").strip() or not (row.get("nmax") or "").strip():
+        return device
+    if re.search(r"\d\s*gb?\b", name.casefold()) or not (row.get("n_gpus") or "").strip():
+        return device
+    held = MATRIX_ELEMENT * number(row, "nmax") ** 2 / number(row, "n_gpus")
+    sizes = [one for one in map(db.device, db.node(device.default_node).accelerators) if one.arch == device.arch]
+    fitting = [one for one in sizes if SPILT * one.usable_bytes >= held]
+    return min(fitting, key=lambda one: one.memory_bytes, default=device)
 
 
 def _either(row: Mapping[str, str], names: Sequence[str], known: float | None) -> float | None:
@@ -113,19 +133,21 @@ def _system(name: str, bench: str, row: Mapping[str, str], db: Database) -> dict
     if not row.get("bench", "").startswith("HPL") and not row.get("bench", "").casefold().startswith(name):
         return None
     column = "hpcg_TF" if name == "hpcg" and row["bench"].startswith("HPL") else "value"
-    if not (row.get(column) or "").strip() or not consistent(row):
+    if not (row.get(column) or "").strip():
         return None
-    device = _device(row, db)
+    device = _sized(_device(row, db), row, db)
+    fp64 = _either(row, ("device_fp64_TFs",), codes.device_peak(device, "fp64", matrix=True) / 1e12 if device else None)
     group = (row.get("family") or "").strip() or (listed.family(device) if device else "")
     what, rate = row.get("system") or row.get("gpu") or "", number(row, column) * 1e12
     if name == "hpl":
-        known = codes.device_peak(device, "fp64", matrix=True) / 1e12 if device else None
-        each, scale = _either(row, ("device_fp64_TFs",), known), 1e12
+        each, scale = fp64, 1e12
     else:
         known = device.memory_bandwidth / 1e9 if device else None
         each, scale = _either(row, ("device_bw_GBps",), known), 1e9
-    base = None if each is None or not group else each * scale * number(row, "n_gpus")
-    why = "" if base else f"{row.get('gpu') or 'its GPU'} is not in the database; name a device of it, or its columns"
+    why = inconsistent(row, fp64)
+    base = None if why or each is None or not group else each * scale * number(row, "n_gpus")
+    if base is None and not why:
+        why = f"{row.get('gpu') or 'its GPU'} is not in the database; name a device of it, or its columns"
     network = listed.network_class(row.get("interconnect") or row.get("fabric") or "")
     return {"what": what, "family": group or bench, "network": network, "rate": rate, "base": base, "why": why}
 
