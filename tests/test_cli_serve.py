@@ -238,3 +238,19 @@ def test_engines_state_where_each_constant_comes_from() -> None:
         for name, cell in raw["constants"].items():
             assert cell["origin"] in {"measured", "published", "fitted", "counted", "assumed"}, name
             assert cell["why"], name
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--rate", "1e12", "--tpot", "50ms"), "at most 4,096 replicas are tried"),
+        (("--concurrency", "8", "--gpus", "2", "--layout", "0x(tp1)+1x(tp2)"), "1x(tp1) has one"),
+        (("--concurrency", "8", "--prefill-layout", "0x(tp1)", "--decode-layout", "tp1"), "1x(tp1) has one"),
+        (("--concurrency", "8", "--layout", "tp2", "--prefill-layout", "tp1"), "state --layout, or --prefill-layout"),
+    ],
+)
+def test_loads_and_workers_that_cannot_be_are_told(arguments, said):
+    ran = gpucalc("serve", "llama-3.1-8b", "--gpu", "h100-sxm-80gb", "--isl", "1024", "--osl", "256", *arguments)
+    assert said in ran.err
+    assert ran.status in {2, 3}
+    assert not ran.out

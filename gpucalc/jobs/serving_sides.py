@@ -43,11 +43,12 @@ def side_problems(cells: Mapping[str, Any]) -> list[str]:
     if not has_sides(cells):
         return []
     both = {side: worker(cells, side) for side in SIDES}
-    problems = [
-        f"{name} is of a deployment of one layout; with workers apart state prefill_… and decode_…"
-        for name in WHOLE
-        if cells.get(name) is not None
-    ]
+    problems = []
+    if whole := [f"{name}={cells[name]}" for name in WHOLE if cells.get(name) is not None]:
+        problems.append(
+            f"{', '.join(whole)} of one layout stands beside workers apart; state --layout, or --prefill-layout and "
+            f"--decode-layout (prefill_tp, decode_tp …), not both"
+        )
     apart = cells.get("prefill_gpus")
     if apart is not None and int(apart) != gpus_of(both["prefill"]):
         problems.append(f"prefill_gpus={apart}, but the workers that prefill take {gpus_of(both['prefill'])} GPUs")

@@ -290,6 +290,12 @@ def _nearest(
         late.append(f"TTFT binds ({row['pred_ttft_ms']:.0f} ms against {limits.ttft * 1e3:g})")
     if row["pred_tpot_ms"] > limits.tpot * 1e3:
         late.append(f"TPOT binds ({row['pred_tpot_ms']:.2f} ms against {limits.tpot * 1e3:g})")
+    if not late:  # only the number of replicas stands against it
+        return (
+            f"{cells['rate']:g} requests/s take {row['n_gpus']:,} GPUs as {row['layout']}; at most {MOST_REPLICAS:,} "
+            "replicas are tried",
+            row,
+        )
     load = f"rate {row['rate']:g}/s" if row.get("rate") else f"concurrency {row['concurrency']:g}"
     return f"no layout keeps the limits: {' and '.join(late)} in the nearest, {row['layout']} at {load}", row
 

@@ -52,8 +52,7 @@ def serving_label_cells(label: str) -> dict[str, int]:
     if found := _SIDES.fullmatch(text):
         cells: dict[str, int] = {}
         for side, count, layout in zip(SIDES, (found[1], found[3]), (found[2], found[4]), strict=True):
-            cells |= side_label_cells(layout, side)
-            cells[f"{side}_workers"] = int(count)
+            cells |= side_label_cells(f"{count}x({layout})", side)
         return cells
     cells = _tokens(text, "--layout", "tp8-pp2-dp4-ep8-adp4, or 2x(tp4)+1x(tp8-ep8) with workers apart")
     for name in ("tp", "pp", "ep", "attention_dp"):
@@ -69,6 +68,8 @@ def side_label_cells(label: str, side: str) -> dict[str, int]:
     """
     text = label.strip().casefold()
     counted = re.fullmatch(r"(\d+)x\(?([a-z0-9-]+?)\)?", text)
+    if counted and int(counted[1]) < 1:
+        raise UsageError(f"{label.strip()!r} has no worker of {counted[2]}; 1x({counted[2]}) has one")
     cells = {f"{side}_workers": int(counted[1])} if counted else {}
     found = _tokens(counted[2] if counted else text, f"--{side}-layout", "tp4-adp8-ep32, or 2x(tp4)")
     if wrong := [NAMES[name] for name in found if name not in {"tp", "attention_dp", "ep"}]:

@@ -73,5 +73,6 @@ def _narrower(probe: ServingJob, context: Context) -> str:
     own = FORMATS[probe.cells["precision"]].bytes
     for name in sorted((n for n in NARROWER if FORMATS[n].bytes < own), key=lambda n: (-FORMATS[n].bytes, n)):
         if _holds({**_free(probe), "precision": name}, int(probe.cells["n_gpus"]), probe, context):
-            return f"weights in {name} would fit these {probe.cells['n_gpus']}"
+            gpus = int(probe.cells["n_gpus"])
+            return f"weights in {name} would fit {f'these {gpus}' if gpus > 1 else 'this one'}"
     return ""
