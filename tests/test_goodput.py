@@ -462,3 +462,17 @@ def test_a_stated_failure_rate_narrows_the_range() -> None:
     value, low, high = run(job, asked, Context(DB)).figures["goodput_pct"]
     assert low < value < high
     assert high - low <= 40
+
+
+def test_failures_of_other_causes_than_nodes_wait_for_no_repair() -> None:
+    """A small job fails more often than its nodes do: only what breaks a node is away for the repair."""
+    from gpucalc.formulas.goodput import elastic_absence
+
+    job = {**JOB, "gpu": "h100-sxm-80gb", "n_gpus": 1024, "global_batch": 1024, "tp": 8, "pp": 4, "dp": 32}
+    job = {n: v for n, v in job.items() if n not in {"vpp", "schedule"}} | {"model": "llama-3.1-70b"}
+    found = run(job, Question(tokens=1e12, recovery="elastic", repair=86400.0), Context(DB))
+    value = {term["path"]: term["value"] for term in found.terms}
+    hours = elastic_absence(1024, value["failures/failing-gpus"], 1.0, 24.0, value["replica/absence/restarted"] / 3600)
+    missing = hours / (32 * value["failures/mtbf"] / 3600)
+    assert found.figures["goodput_pct"][0] == pytest.approx(100 / (1 + missing), abs=0.5)
+    assert float(elastic_absence(1e5, 1e5, 1.0, 24.0, 0.1)) == 24.0

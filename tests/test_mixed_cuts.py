@@ -154,8 +154,9 @@ def test_the_order_of_published_layouts() -> None:
     report = more_report("hetero", shipped("hetero"), DB)
     orders = {line["target"]: line["left_out_pct"] for line in report["targets"]}
     assert orders["order of layouts, mean of the clusters"] >= 60
+    assert orders["order of pipelines, mean of the clusters"] >= 60
     missed = {name for name, found in orders.items() if found < 60}
-    assert missed <= {"order of 29 layouts: unequal GPUs, V100 and T4 (AMP)"}
+    assert missed <= {f"order of 29 {what}: unequal GPUs, V100 and T4 (AMP)" for what in ("layouts", "pipelines")}
 
 
 @pytest.mark.parametrize("command", ["explain", "run --tokens 1T", "power", "export --to megatron"])

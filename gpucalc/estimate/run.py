@@ -114,7 +114,15 @@ def _recovery(ledger: Ledger) -> None:
     ledger.add("replica/restart/own", goodput.restart_time, members="replica/members")
     _stated(ledger, "replica/restart", "stated_restart", "replica/restart/own")
     ledger.total("replica/absence/restarted", "detection", "replica/restart", "failures/load/peers")
-    ledger.choose("replica/absence", "recovery_kind", {2: "repair"}, otherwise="replica/absence/restarted")
+    ledger.add(
+        "replica/absence/repaired",
+        goodput.elastic_absence,
+        failing_gpus="failures/failing-gpus",
+        failed_share="hardware_share",
+        restarted="replica/absence/restarted",
+    )
+    restarted, repaired = "replica/absence/restarted", "replica/absence/repaired"
+    ledger.choose("replica/absence", "recovery_kind", {2: repaired}, otherwise=restarted)
 
 
 def _goodput(ledger: Ledger) -> None:

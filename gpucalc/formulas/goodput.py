@@ -181,6 +181,22 @@ def replica_gpus(n_gpus: Count, replicas: Count) -> Count:
     return n_gpus / replicas
 
 
+@formula(symbol="t_a", cite="gpucalc-counting", valid="failing_gpus >= n_gpus; failed_share of the nodes' failures")
+def elastic_absence(
+    n_gpus: Count, failing_gpus: Count, failed_share: Ratio, repair: Seconds, restarted: Seconds
+) -> Seconds:
+    """Mean time that a failed replica is away when nothing replaces its node.
+
+    What breaks hardware waits for the repair; the further failures of small jobs are of other causes and restart.
+    1,024 GPUs that fail as often as 4,096 would, a day of repair, five minutes to restart: 6.1 h.
+
+    >>> round(float(elastic_absence(1024.0, 4096.0, 1.0, 86400.0, 300.0)) / 3600, 2)
+    6.06
+    """
+    hardware = failed_share * n_gpus / failing_gpus
+    return hardware * repair + (1 - hardware) * restarted
+
+
 @formula(symbol="A", cite="ft-hsdp2026", valid="replicas >= 2; mtbf of the whole job")
 def replicas_present(mtbf: Seconds, replicas: Count, absence: Seconds, stall: Seconds) -> Ratio:
     """Share of the replicas at work when a failure takes one of them for `absence`: D·M/(D·M + t_a - s).

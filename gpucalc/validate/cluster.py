@@ -27,7 +27,8 @@ KINDS = {
 }
 TABLES = {kind: f"cluster/{kind}" for kind in KINDS}
 DC_SHARE = 0.98  # power behind the power supplies over that at the wall
-STORAGE_LIMIT, POWER_LIMIT, GOODPUT_POINTS = 0.03, 0.04, 4.0
+STORAGE_LIMIT, STORAGE_MOST, POWER_LIMIT, GOODPUT_POINTS = 0.03, 0.10, 0.04, 4.0
+WIDEST_POINTS = 40.0  # of a goodput whose failure rate is stated
 STORE_KEYS = ("org", "system", "hosts", "workload")
 UNBOUND = 1e9  # GB/s
 BOUNDING = 0.95  # of the demand of a row, from which another run shows a limit of the store
@@ -165,7 +166,13 @@ def _storage(rows: list[dict[str, str]], db: Database, by: Sequence[str], worst:
                 STORAGE_LIMIT,
                 errors_of([r["ratio"] for r in checked]).median,
                 errors_of(left_out).median,
-            )
+            ),
+            _target(
+                "the same, nine rows of ten",
+                STORAGE_MOST,
+                errors_of([r["ratio"] for r in checked]).p90,
+                errors_of(left_out).p90,
+            ),
         ],
     }
 
@@ -355,7 +362,8 @@ def _goodput(rows: list[dict[str, str]], db: Database, by: Sequence[str], worst:
     stated = [r for r in checked if r["judged"] == "inputs"]
     ranged = [r for r in checked if r["judged"] == "range"]
     points = max((abs(r["points"]) for r in stated if r["points"] is not None), default=None)
-    inside = sum(r["inside"] == "yes" for r in ranged)
+    rated = [r for r in ranged if r["mtbf_h"] and r["metric"] == "goodput_pct"]
+    widest = max((r["pred_high"] - r["pred_low"] for r in rated), default=None)
     names = ("system", "n_gpus", "metric", "mtbf_h", "low", "high", "pred", "pred_low", "pred_high", "inside", "judged")
     return {
         "kind": "goodput",
@@ -374,15 +382,29 @@ def _goodput(rows: list[dict[str, str]], db: Database, by: Sequence[str], worst:
                 "left_out_pct": None,
                 "missed": "shipped" if points is not None and points > GOODPUT_POINTS else "",
             },
+            _inside_line("published figures inside the range", ranged),
+            _inside_line("of those the ones that state the time between failures", rated),
             {
-                "target": "published figures inside the range",
-                "sense": "at least",
-                "limit_pct": 100.0,
-                "shipped_pct": 100 * inside / len(ranged) if ranged else None,
+                "target": "widest range of those, points",
+                "sense": "at most",
+                "limit_pct": WIDEST_POINTS,
+                "shipped_pct": widest,
                 "left_out_pct": None,
-                "missed": "shipped" if ranged and inside < len(ranged) else "",
+                "missed": "shipped" if widest is not None and widest > WIDEST_POINTS else "",
             },
         ],
+    }
+
+
+def _inside_line(name: str, rows: Sequence[Mapping[str, Any]]) -> Line:
+    inside = sum(r["inside"] == "yes" for r in rows)
+    return {
+        "target": name,
+        "sense": "at least",
+        "limit_pct": 100.0,
+        "shipped_pct": 100 * inside / len(rows) if rows else None,
+        "left_out_pct": None,
+        "missed": "shipped" if inside < len(rows) else "",
     }
 
 

@@ -221,16 +221,18 @@ def _relative(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _orders(found: Sequence[Mapping[str, Any]]) -> list[Line]:
-    """Rank correlation of measured and predicted steps of each cluster, and their mean."""
-    lines, orders = [], []
-    for family in (name for _, name in CLUSTERS):
-        own = [r for r in found if r["family"] == family and r["ratio"] is not None]
-        if len(own) >= 3:
-            orders.append(spearman([r["measured"] for r in own], [r["measured"] * r["ratio"] for r in own]))
-            lines.append(_order_line(f"order of {len(own)} layouts: {family}", orders[-1]))
-    if orders:
-        lines.append(_order_line("order of layouts, mean of the clusters", float(np.mean(orders))))
-    return lines
+    """Rank correlation of measured and predicted steps of each cluster, and their mean; of pipelines alone too."""
+    lines, means = [], []
+    for what, of in (("layouts", found), ("pipelines", [r for r in found if r.get("stages", 1) > 1])):
+        orders = []
+        for family in (name for _, name in CLUSTERS):
+            own = [r for r in of if r["family"] == family and r["ratio"] is not None]
+            if len(own) >= 3:
+                orders.append(spearman([r["measured"] for r in own], [r["measured"] * r["ratio"] for r in own]))
+                lines.append(_order_line(f"order of {len(own)} {what}: {family}", orders[-1]))
+        if orders:
+            means.append(_order_line(f"order of {what}, mean of the clusters", float(np.mean(orders))))
+    return [*lines, *means]
 
 
 def _order_line(name: str, found: float) -> Line:
@@ -295,7 +297,7 @@ def _stages(row: Mapping[str, str], db: Database) -> dict[str, Any]:
         found = mixed_step(cells, read_cuts(row.get("stages") or "", db), Context(db))
     except UsageError as error:
         return compared(what, family, measured, None, str(error))
-    return compared(what, family, measured, found.step_time)
+    return {**compared(what, family, measured, found.step_time), "stages": len(found.cuts.stages)}
 
 
 _REPORTS: dict[str, Callable[[list[dict[str, str]], Database], tuple[list[dict[str, Any]], list[Line]]]] = {
