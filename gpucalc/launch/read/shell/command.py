@@ -49,7 +49,7 @@ def _find(text: str, known: Collection[str], who: str, around: Mapping[str, str]
         raise DataError(f"no flag of {who} stands in the text{hint}")
     best = max(_score(words, known) for words, _ in candidates)
     main = [found for found in candidates if _score(found[0], known) > max(1, best // 3)] or candidates[:1]
-    if len(main) > 1:
+    if any(words != main[0][0] for words, _ in main):
         raise DataError(f"{len(main)} commands with flags of {who} stand in the text; leave the one that is meant")
     words, holder = main[0]
     notes = list(dict.fromkeys((*script.notes, *holder.notes)))
@@ -74,7 +74,8 @@ def _score(words: list[str], known: Collection[str]) -> int:
 def _nested(script: Script, depth: int) -> Iterator[tuple[list[str], Script]]:
     """All commands with the script that holds them: those inside `bash -c "…"`, `eval` and here-documents too."""
     for words in script.commands:
-        yield words, script
+        if words[0] != "eval" or depth >= 2:  # eval's words are the command that it runs
+            yield words, script
         if depth >= 2:
             continue
         place = next((at for at, word in enumerate(words[:-1]) if re.fullmatch(r"-[a-z]*c", word)), None)

@@ -234,3 +234,27 @@ class Lexer:
             if depth == 0:
                 return place + 1
         raise DataError(f"the script ends inside ${opening}: a closing {pairs[opening]} is missing")
+
+
+_FUNCTION = re.compile(r"^([ \t]*)(?:function[ \t]+([\w-]+)[ \t]*(?:\(\))?|([\w-]+)[ \t]*\(\))\s*\{[ \t]*$", re.MULTILINE)
+
+
+def without_functions(text: str, functions: dict[str, str]) -> str:
+    """The text without the definitions of functions, whose bodies go to `functions`.
+
+    A body ends at the brace that stands alone with the indentation of the name; a definition written otherwise stays,
+    and its body is read where it stands.
+
+    >>> found = {}
+    >>> without_functions("run() {\\n  go $1\\n}\\nrun 8\\n", found), found
+    ('\\nrun 8\\n', {'run': '\\n  go $1\\n'})
+    """
+    kept, place = [], 0
+    for head in _FUNCTION.finditer(text):
+        end = re.compile(rf"^{head[1]}\}}", re.MULTILINE).search(text, head.end())
+        if head.start() < place or end is None:
+            continue
+        functions[head[2] or head[3]] = text[head.end() : end.start()]
+        kept.append(text[place : head.start()])
+        place = end.end()
+    return "".join([*kept, text[place:]])

@@ -14,8 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpucalc.core.errors import DataError
-from gpucalc.launch.read.shell.lexer import NAME, Lexer, Part, Word
+from gpucalc.launch.read.shell.lexer import NAME, Lexer, Part, Word, without_functions
 
+MOST_CALLS = 100  # of functions of a script
 LARGEST = 2_000_000  # characters of a script, and of what its variables may grow to
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
 _MARK = re.compile("\ue000(.*?)\ue001", re.DOTALL)
@@ -58,6 +59,9 @@ class Script:
     slurm: dict[str, str] = field(default_factory=dict)  # #SBATCH options
     notes: list[str] = field(default_factory=list)
     defaults: bool = True
+    functions: dict[str, str] = field(default_factory=dict)  # bodies
+    arguments: list[str] | None = None  # of the function that runs; None: the script's own, which nobody knows
+    called: list[str] = field(default_factory=list)  # functions that ran; of those that run now, the last
 
 
 def read_script(text: str, around: Mapping[str, str] | None = None, *, defaults: bool = True) -> Script:
@@ -79,16 +83,34 @@ def read_script(text: str, around: Mapping[str, str] | None = None, *, defaults:
         script.notes.append("a backslash before a space does not continue a line in a shell; read as if it did")
         text = re.sub(r"\\[ \t]+\n", "\\\n", text)
     _slurm(text, script)
-    depth, lexer = 0, Lexer(text)
+    _run(without_functions(text, script.functions), script)
+    for name in [name for name in script.functions if name not in script.called]:
+        _call(name, None, script)  # called from elsewhere, or by a program of the script
+    return script
+
+
+def _run(text: str, script: Script) -> None:
+    """Take the statements of a text, of the script itself or of a function's body."""
+    lexer, depth, taken = Lexer(text), 0, 0
     for words, arrays in lexer.statements():
         # A here-document is expanded where its command stands, unless its delimiter is quoted.
-        for document, quoted in lexer.documents[len(script.documents) :]:
+        for document, quoted in lexer.documents[taken:]:
             script.documents.append(document if quoted else _expanded(document, script))
+            taken += 1
         for name, (more, items) in arrays.items():
             values = [field for item in items for field in _expand(item, script)]
             script.arrays[name] = [*script.arrays.get(name, []), *values] if more else values
         depth = _statement(words, script, depth)
-    return script
+
+
+def _call(name: str, arguments: list[str] | None, script: Script) -> None:
+    """Run a function's body with its arguments; functions that call each other in a circle end in words."""
+    if len(script.called) > MOST_CALLS:
+        raise DataError(f"the script calls functions more than {MOST_CALLS} times")
+    script.called.append(name)
+    outer, script.arguments = script.arguments, arguments
+    _run(script.functions[name], script)
+    script.arguments = outer
 
 
 def _expanded(document: str, script: Script) -> str:
@@ -100,6 +122,10 @@ def _expanded(document: str, script: Script) -> str:
 
 def _variable(name: str, script: Script) -> str | None:
     """The value of a variable: assigned in the text, or a whole number of the environment."""
+    if name.isdigit():  # an argument
+        place = int(name) - 1
+        known = script.arguments or []
+        return known[place] if place < len(known) else None if script.arguments is None else ""
     value = script.variables.get(name)
     if value is None and name in script.arrays:
         value = (script.arrays[name] or [""])[0]
@@ -147,7 +173,11 @@ def _statement(words: list[Word], script: Script, depth: int) -> int:
     while rest and _assign(rest[0], script, depth):
         rest = rest[1:]
     fields = [one for word in rest for one in _expand(word, script)]
-    if fields and fields[0].rpartition("/")[2] not in _PRINTING:
+    if fields and fields[0] in script.functions:
+        _call(fields[0], fields[1:], script)
+    elif fields == ["shift"] and script.arguments is not None:
+        script.arguments = script.arguments[1:]
+    elif fields and fields[0].rpartition("/")[2] not in _PRINTING:
         script.commands.append(fields)
     return depth
 
@@ -204,6 +234,10 @@ def _array(part: Part, script: Script) -> list[str] | None:
     """
     if not part.expression:
         return None
+    if part.text in {"@", "*"} and script.arguments is not None:
+        if part.quoted:
+            return [" ".join(script.arguments)] if part.text == "*" else script.arguments
+        return [field for item in script.arguments for field in item.split()]
     if part.text in {"@", "*"}:
         note = "the script's own arguments ($@) are not known, and left out"
         script.notes += [] if note in script.notes else [note]
@@ -236,7 +270,11 @@ def _text(part: Part, script: Script) -> str:
         if array[1]:
             return str(len(items)) if array[3] in "@*" else str(len("".join(items[int(array[3]) : int(array[3]) + 1])))
         return " ".join(items) if array[3] in "@*" else "".join(items[int(array[3]) : int(array[3]) + 1])
-    found = re.fullmatch(r"([A-Za-z_]\w*)(?:(:?[-=?+])(.*))?", text, re.DOTALL)
+    if text == "#" and script.arguments is not None:
+        return str(len(script.arguments))
+    if text in {"@", "*"} and script.arguments is not None:
+        return " ".join(script.arguments)
+    found = re.fullmatch(r"([A-Za-z_]\w*|[1-9]\d?)(?:(:?[-=?+])(.*))?", text, re.DOTALL)
     if not found:
         return mark(text if text.startswith("(") else f"${{{text}}}" if len(text) > 1 else f"${text}")
     name, operator, word = found[1], found[2] or "", found[3] or ""
@@ -266,7 +304,9 @@ def _arithmetic(text: str, script: Script) -> str:
             lacking.extend(missing(known) or [found[1]])
         return known
 
-    plain = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", value, text)
+    text = "".join(_text(part, script) for part in Lexer(text).document())
+    lacking.extend(missing(text))
+    plain = re.sub(r"([A-Za-z_]\w*)", value, _MARK.sub("", text))
     if lacking:
         return "".join(mark(name) for name in lacking)
     try:
