@@ -121,3 +121,45 @@ def test_marks_of_what_is_missing() -> None:
     (words,) = read_script("run $A ${B:-x} $(date) ${C%.*}").commands
     assert [missing(word) for word in words[1:]] == [["A"], [], ["(date)"], ["${C%.*}"]]
     assert missing(read_script("run ${B:-x}", defaults=False).commands[0][1]) == ["B"]
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "run() {\n  local n=$1\n  shift\n  go --n $n \"$@\"\n}\nrun 8 --a 'b c'",
+        'function run {\n  go --n ${1:-8} "$#"\n}\nrun',
+        'run() {\n  go "${2:-x}" $*\n}\nrun "a b"',
+        "N=${MISSING_NUMBER_4:-2}\ngo $(( ${MISSING_NUMBER_5:-3} * N + $N ))",
+    ],
+)
+def test_functions_run_where_they_are_called(script: str) -> None:
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("bash is not installed")
+    program = 'go() { printf "%s\\n" "$@"; }\n' + script
+    done = subprocess.run([bash, "--norc", "-c", program], capture_output=True, text=True, timeout=30, check=True)
+    (words,) = read_script(script).commands
+    assert words[1:] == done.stdout.splitlines()
+
+
+def test_a_functions_argument_reaches_its_flags() -> None:
+    text = (
+        "launch() {\n  local TP=$1\n  torchrun --nproc-per-node ${GPUS:-8} pretrain_gpt.py "
+        f"--tensor-model-parallel-size $TP {MODEL}\n}}\nlaunch ${{1:-4}}\n"
+    )
+    assert read_launch("megatron", text)[0]["tp"] == 4
+    assert read_launch("megatron", text, {"n_gpus": 32})[0]["n_gpus"] == 32
+    # A function that another program calls is read once, and what only the caller knows is named.
+    with pytest.raises(DataError, match=r"--tensor-model-parallel-size is \$\{1\}|1 is not set"):
+        read_launch("megatron", text.rpartition("launch")[0])
+
+
+def test_a_command_that_is_shown_and_evaluated_is_one() -> None:
+    run = f"torchrun --nproc-per-node 8 pretrain_gpt.py {MODEL}"
+    for run_it in ("eval ${RUN}", 'eval "$RUN"', "set -x; eval $RUN; set +x"):
+        assert read_launch("megatron", f'RUN="{run}"\necho ${{RUN}}\n{run_it}\n')[0]["n_gpus"] == 8
+
+
+def test_functions_in_a_circle_end_in_words() -> None:
+    with pytest.raises(DataError, match="calls functions more than"):
+        read_script("a() {\n  b\n}\nb() {\n  a\n}\na\n")

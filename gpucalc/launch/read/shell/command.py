@@ -49,7 +49,7 @@ def _find(text: str, known: Collection[str], who: str, around: Mapping[str, str]
         raise DataError(f"no flag of {who} stands in the text{hint}")
     best = max(_score(words, known) for words, _ in candidates)
     main = [found for found in candidates if _score(found[0], known) > max(1, best // 3)] or candidates[:1]
-    if any(words != main[0][0] for words, _ in main):
+    if len(main) > 1:
         raise DataError(f"{len(main)} commands with flags of {who} stand in the text; leave the one that is meant")
     words, holder = main[0]
     notes = list(dict.fromkeys((*script.notes, *holder.notes)))

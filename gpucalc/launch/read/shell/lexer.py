@@ -236,7 +236,9 @@ class Lexer:
         raise DataError(f"the script ends inside ${opening}: a closing {pairs[opening]} is missing")
 
 
-_FUNCTION = re.compile(r"^([ \t]*)(?:function[ \t]+([\w-]+)[ \t]*(?:\(\))?|([\w-]+)[ \t]*\(\))\s*\{[ \t]*$", re.MULTILINE)
+_FUNCTION = re.compile(
+    r"^([ \t]*)(?:function[ \t]+([\w-]+)[ \t]*(?:\(\))?|([\w-]+)[ \t]*\(\))\s*\{[ \t]*$", re.MULTILINE
+)
 
 
 def without_functions(text: str, functions: dict[str, str]) -> str:
