@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from gpucalc.cli.commands import command
 from gpucalc.cli.effects import say_effects
-from gpucalc.cli.job_options import JobOptions
+from gpucalc.cli.job_options import JobOptions, require
+from gpucalc.cli.networks import asks_of_network
 from gpucalc.cli.option import option
 from gpucalc.cli.output import OutputOptions, emit_document, to_stderr
 from gpucalc.cli.values import quantity
@@ -16,6 +17,7 @@ from gpucalc.core.errors import UsageError
 
 if TYPE_CHECKING:
     from gpucalc.questions.diagnose import Diagnosis
+    from gpucalc.questions.network_change import NetworkDiagnosis
 
 CAUSES_OUT = ("cause", "title", "value", "explained_pct", "plausibility", "pred_step_time_s", "pred_fit", "check")
 TERMS_OUT = ("term", "pred_time_s", "share_pct", "unhidden_s", "note")
@@ -57,10 +59,18 @@ def diagnose(
     \b
     gpucalc eval --from megatron run.sh --gpu h100-sxm-80gb | gpucalc diagnose - --measured-step-time 20s
     """
-    cells = job.laid_out("diagnose")
+    stated = job.whole()
+    network = asks_of_network(stated)
+    cells = stated if network else job.laid_out("diagnose")
     seconds = measured if measured is not None else (job.row or {}).get("measured_step_time_s")
     if seconds is None:
         raise UsageError("missing: --measured-step-time, such as --measured-step-time 12.3s")
+    if network:
+        from gpucalc.questions.network_change import diagnose_network
+
+        require(cells, "gpu")
+        _write_network(diagnose_network(cells, job.context(), seconds), show, output)
+        return
 
     from gpucalc.questions.diagnose import diagnose as diagnosed
 
@@ -131,6 +141,27 @@ def _write(found: Diagnosis, shown: str | None, output: OutputOptions) -> None:
         output.rows(TERMS_OUT, terms)
     else:
         output.rows(CAUSES_OUT, causes)
+
+
+def _write_network(found: NetworkDiagnosis, shown: str | None, output: OutputOptions) -> None:
+    if output.json:
+        times = {"measured_step_time_s": found.measured, "pred_step_time_s": found.predicted}
+        band = {"pred_step_time_low_s": found.low, "pred_step_time_high_s": found.high}
+        told = {"verdict": found.verdict, "terms": found.terms, "causes": found.causes, "summary": found.summary}
+        emit_document({"layout": found.layout, **times, **band, "ratio": found.measured / found.predicted, **told})
+    elif output.for_people:
+        if shown is None:
+            sys.stdout.write("\n".join(found.summary) + "\n\n")
+        if shown != "causes":
+            _table(("term", "pred_time_s", "share_pct"), found.terms, output)
+        if shown != "terms" and found.causes:
+            if shown is None:
+                sys.stdout.write("\n")
+            _table(("title", "value", "explained_pct", "plausibility", "pred_step_time_s"), found.causes, output)
+    elif shown == "terms":
+        output.rows(TERMS_OUT, found.terms)
+    else:
+        output.rows(CAUSES_OUT, found.causes)
 
 
 def _table(names: tuple[str, ...], rows: list[dict[str, Any]], output: OutputOptions) -> None:

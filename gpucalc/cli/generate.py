@@ -7,6 +7,7 @@ from gpucalc.cli.job_options import JobOptions, require
 from gpucalc.cli.option import option
 from gpucalc.cli.output import OutputOptions
 from gpucalc.cli.values import positive_integer
+from gpucalc.core.errors import UsageError
 
 OBJECTIVES = ("latency", "throughput", "cost")
 
@@ -30,5 +31,7 @@ def generate(
     from gpucalc.questions.network import plan_network
 
     cells = {**job.cells(), "mode": "generation"}
-    require(cells, "model", "gpu", "n_gpus")
+    if "model" not in cells:
+        raise UsageError("missing: a MODEL that makes pictures or clips, such as flux.1-dev (gpucalc models list)")
+    require(cells, "gpu", "n_gpus")
     return write_plan(plan_network(cells, job.context(), objective, top), output)

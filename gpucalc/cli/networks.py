@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from gpucalc.cli.job_options import require
 from gpucalc.cli.output import OutputOptions, emit_document, to_stderr
 from gpucalc.cli.ranking import band
 from gpucalc.core.columns import COLUMNS, NETWORK_PREDICTIONS, TRAINING_PREDICTIONS, Column
 from gpucalc.core.errors import ExitStatus
 
 if TYPE_CHECKING:
+    from gpucalc.jobs.context import Context
     from gpucalc.questions.network import NetworkPlan
 
 _LAYOUT = (
@@ -21,6 +23,12 @@ _LAYOUT = (
 COLUMNS_OUT = tuple(dict.fromkeys((*_LAYOUT, *NETWORK_PREDICTIONS, *TRAINING_PREDICTIONS, "gpu_seconds_per_sample")))
 GPU_SECONDS = Column(
     "gpu_seconds_per_sample", "number", "GPU seconds of one sample", heading="GPU s/sample", decimals=4
+)
+CHANGE = (
+    Column("kind", "text", "", heading="kind"),
+    Column("change", "text", "", heading="change"),
+    Column("gain_pct", "number", "", unit="%", heading="samples/s", decimals=1),
+    Column("elasticity", "number", "", heading="elasticity of time", decimals=3),
 )
 BAND = Column("band", "text", "80 % band of the time", heading="80 % band")
 
@@ -64,6 +72,30 @@ def write_plan(result: NetworkPlan, output: OutputOptions) -> int:
         to_stderr("gpucalc: no layout fits" + (f" (rejected: {told})" if told else ""))
         return ExitStatus.INFEASIBLE
     return ExitStatus.OK
+
+
+def write_changes(cells: Mapping[str, Any], context: Context, top: int | None, output: OutputOptions) -> None:
+    """Write what each change is worth to a network."""
+    from gpucalc.questions.network_change import whatif_network
+
+    require(cells, "gpu", "n_gpus")
+    base, changes, notes = whatif_network(cells, context)
+    rows = changes if top is None else changes[:top]
+    if output.json:
+        emit_document({"base": base, "rows": rows, "notes": notes})
+        return
+    if output.for_people:
+        time = "pred_latency_s" if "pred_latency_s" in base else "pred_step_time_s"
+        shown = [COLUMNS[name] for name in (time, "pred_samples_per_s", "pred_peak_mem_gib", "pred_fit", "layout")]
+        output.table([*CHANGE, *shown], rows)
+    else:
+        output.rows((*(column.name for column in CHANGE), *COLUMNS_OUT), rows)
+    to_stderr(
+        "",
+        f"as it is: {base['layout']}, {base['pred_samples_per_s']:,.1f} samples/s, "
+        f"{base['pred_peak_mem_gib']:.1f} GiB ({base['pred_fit']}); gains are in samples per second and GPU",
+        *(f"note: {note}" for note in notes),
+    )
 
 
 def table_columns(row: Mapping[str, Any]) -> list[str | Column]:

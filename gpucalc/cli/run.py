@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from gpucalc.cli.commands import command
 from gpucalc.cli.effects import laid_out, say_idle
-from gpucalc.cli.job_options import JobOptions, require_job
+from gpucalc.cli.job_options import JobOptions, require, require_job
 from gpucalc.cli.mixed import CutOptions, mixed_step_of
+from gpucalc.cli.networks import asks_of_network
 from gpucalc.cli.option import option, values_of
 from gpucalc.cli.output import OutputOptions, emit_document, ranged_rows, said, to_stderr
 from gpucalc.cli.values import at_least, count, number, quantity, share
@@ -73,7 +74,11 @@ RECOVERIES = ("automatic", "manual", "replica", "elastic")
 class RunOptions:
     """What is said of a run beside its job; the fields are those of `questions.run_scenarios.Question`."""
 
-    tokens: float | None = option("--tokens N", "Tokens of the run, such as 15T.", read=count("15T"))
+    tokens: float | None = option(
+        "--tokens, --samples N",
+        "Of the run, such as 15T; samples (images, rows …) where the model is no decoder.",
+        read=count("15T"),
+    )
     save: str = option(
         "--save KIND",
         "async or blocking checkpoints, or memory: copies in other nodes' memory.",
@@ -157,10 +162,12 @@ def run(
     """
     mixed = cuts.asked(job.gpu)
     cells = {} if mixed else job.whole()
-    if not mixed:
+    network = not mixed and asks_of_network(cells)
+    if not mixed and not network:
         require_job(cells, step=False)
     if given.tokens is None:
-        raise UsageError("missing: --tokens 15T, the tokens of the run")
+        said = "--samples 100M, the samples of the run" if network else "--tokens 15T, the tokens of the run"
+        raise UsageError(f"missing: {said}")
     if given.mtbf is not None and given.failures_per_node_day is not None:
         raise UsageError("--mtbf and --failure-rate say the same; write one of them")
 
@@ -175,6 +182,12 @@ def run(
         _write(run_mixed(step, Question(**values_of(given)), context), explained, output)
         return
     context = job.context()
+    if network:
+        from gpucalc.questions.run import run_network
+
+        require(cells, "gpu", "n_gpus")
+        _write(run_network(cells, Question(**values_of(given)), context), explained, output)
+        return
     found = answered(cells, Question(**values_of(given)), context)
     _write(found, explained, output)
 

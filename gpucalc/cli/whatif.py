@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gpucalc.cli.commands import command
 from gpucalc.cli.effects import say_effects
 from gpucalc.cli.job_options import JobOptions, require_job
+from gpucalc.cli.networks import asks_of_network, write_changes
 from gpucalc.cli.option import option
 from gpucalc.cli.output import OutputOptions, emit_document, to_stderr
 from gpucalc.cli.values import positive_integer, price, share
@@ -94,6 +95,11 @@ def whatif(
     --against fabric=ib-hdr
     """
     cells = job.whole()
+    if asks_of_network(cells):
+        if against is not None or exposed is not None:
+            raise UsageError("--against and --exposed ask of a decoder's training; of a network plan each cluster")
+        write_changes(cells, job.context(), top, output)
+        return
     require_job(cells)
     if theirs is not None and against is None:
         raise UsageError("--against-price needs --against, the cluster that it is the price of")

@@ -27,6 +27,7 @@ MOST = 4096  # layouts that a search evaluates
 LARGEST_FIT = 1 << 16  # GPUs up to which a search for their number goes
 ROOTS = ("time/latency", "time/step", "time/compute", "memory/total", "memory/fill", "metric/samples_per_s")
 DEGREES = ("tp", "cp", *GENERATION_SPLITS)
+LAYOUT_CELLS = (*DEGREES, "zero_stage", "recompute", "micro_batch", "grad_accum")
 TOKENS = {"ulysses": "u", "ring": "r", "cfg_parallel": "cfg", "pipefusion": "pf"}
 
 

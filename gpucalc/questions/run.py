@@ -34,7 +34,7 @@ from gpucalc.questions.run_scenarios import (
     span,
     without_question,
 )
-from gpucalc.questions.run_step import RunStep, step_of_job
+from gpucalc.questions.run_step import RunStep, step_of_job, step_of_network
 
 DOUBTFUL_LOSS = 0.25  # share lost to failures from which closed forms and event simulations part
 NOTED_FACTOR = 1.2  # of failures over those of the nodes, from which a note says so
@@ -80,6 +80,26 @@ def run(cells: Mapping[str, Any], question: Question, context: Context) -> RunRe
     [predicted] = jobs.predictions(step, [job], [jobs.job_band(job)])
     stepped = step_of_job(job, step, layout_label(job, predicted), predicted["pred_fit"], context.db)
     return run_of_step(stepped, question, context.db, notes, job)
+
+
+def run_network(cells: Mapping[str, Any], question: Question, context: Context) -> RunResult:
+    """Everything about a run of `question.tokens` samples of a network that is no decoder.
+
+    Raises as `run` does.
+    """
+    from gpucalc.estimate.network import TRAINING
+    from gpucalc.jobs.network import predict_networks
+    from gpucalc.questions.network import network_label
+    from gpucalc.questions.network_change import base_job
+
+    if str(cells.get("mode") or TRAINING) != TRAINING:
+        raise UsageError(f"a run is one of training; mode is {cells['mode']}")
+    job, notes = base_job(cells, context)
+    [row] = predict_networks([job])
+    label = network_label(job.cells)
+    if row["pred_fit"] == "oom":
+        raise InfeasibleError(f"{label} needs {row['pred_peak_mem_gib']:.1f} GiB of a GPU, more than it has")
+    return run_of_step(step_of_network(job, row, label, context.db), question, context.db, notes)
 
 
 def run_of_step(

@@ -15,6 +15,7 @@ from gpucalc.database.defaults import Default
 from gpucalc.database.reader import Database
 from gpucalc.jobs import training as jobs
 from gpucalc.jobs.context import Context
+from gpucalc.jobs.network import NetworkJob
 from gpucalc.questions.mixed_cuts import MixedStep
 from gpucalc.questions.power import is_rack, load_watts
 
@@ -78,6 +79,36 @@ def step_of_job(job: jobs.Job, step: Ledger, layout: str, fit: str, db: Database
         watts=load_watts(values, device, in_rack=rack),
         file=device.file,
         notes=list(job.remarks),
+    )
+
+
+def step_of_network(job: NetworkJob, row: Mapping[str, Any], layout: str, db: Database) -> RunStep:
+    """The step of a network that is no decoder, from its predicted columns; its tokens are samples."""
+    cluster, device = job.cluster, job.cluster.device
+    n, rack = float(cluster.n_gpus), is_rack(cluster)
+    seconds = float(row["pred_step_time_s"])
+    return RunStep(
+        model=job.network.name,
+        layout=layout,
+        gpus={device.key: cluster.n_gpus},
+        names=f"{cluster.n_gpus:,} x {device.name}",
+        parameters=float(job.network.parameters),
+        nodes=float(cluster.n_nodes),
+        gpus_per_node=float(cluster.gpus_per_node),
+        rack_gpus=float(cluster.domain) if rack else 0.0,
+        replicas=float(job.cells["dp"]),
+        holders=n if int(job.cells.get("zero_stage") or 0) >= 1 else n / job.cells["dp"],
+        host_bandwidth=device.host_bandwidth or cluster.network_bandwidth_per_gpu,
+        network_bandwidth=cluster.network_bandwidth_per_gpu,
+        step_time=seconds,
+        token_rate=float(row["pred_samples_per_s"]) / n,
+        mfu=float(row["pred_mfu_pct"]) / 100,
+        straggler=1.0,  # jitter is a term of the step itself
+        band=(row["pred_step_time_low_s"] / seconds, row["pred_step_time_high_s"] / seconds),
+        fit=str(row["pred_fit"]),
+        watts=load_watts(db_defaults.defaults(db, "power"), device, in_rack=rack),
+        file=device.file,
+        notes=list(job.warnings),
     )
 
 
