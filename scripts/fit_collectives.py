@@ -27,7 +27,6 @@ from gpucalc.estimate.collectives import BF16_TOKEN, FP8_TOKEN, exchange_ledger
 from gpucalc.formulas.topology import ranks_per_domain
 
 AIC = "aiconfigurator-core 0.12.0 (Apache-2.0, (c) NVIDIA)"
-MLE = "stas00/ml-engineering @ 744d01e, network page"
 NCCL = "NVIDIA/nccl src/graph/tuning.cc @ 01afd20"
 # Fewest GPUs of a domain from which NCCL reduces in the switch, as the measured all-reduces show.
 NVLS_RANKS = {"nvlink4": 6, "nvlink5": 6, "h200-sxm-141gb": 5}
@@ -137,7 +136,7 @@ def fit_links(rows: list[dict[str, str]], db: Database) -> list[dict[str, Any]]:
         lines.append(line("nvlink", name, nvlink[name], "assumed", AIC, note=why))
     lines.append(line("nvlink", "all_reduce_startup", nvlink["collective_startup"], "assumed", AIC, note=why))
     for scope, least in NVLS_RANKS.items():
-        lines.append(line(scope, "nvls_minimum_ranks", least, "measured", f"{MLE}; {AIC}"))
+        lines.append(line(scope, "nvls_minimum_ranks", least, "measured", AIC))
     pcie = fitted["pcie-5"]
     why = "as measured on PCIe 5 with peer-to-peer"
     for name in (*RING, *PAIRWISE, "bridge_sharing"):
@@ -177,35 +176,6 @@ def left_out(rows: list[dict[str, str]], link: dict[str, str], fitted: dict[str,
         every.append(errors)
         print(f"left out {gpu} ({basis}): median {np.median(errors):.3f}, 90 % {np.quantile(errors, 0.9):.3f}")
     print(f"left out, all rows: median {np.median(np.concatenate(every)):.3f}")
-
-
-def fit_networks(rows: list[dict[str, str]], db: Database, links: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The one fabric with collectives over several nodes: 4 nodes of 8 B200 on EFA v4."""
-    constants = {r["constant"]: float(r["value"]) for r in links if r["scope"] == "nvlink5"}
-    mine = [r for r in rows if int(r["nodes"]) > 1 and float(r["bytes"]) >= 2**18]
-    data = collectives(mine, db)
-    free = ("network_efficiency", "network_startup", "network_chunk_latency")
-    point = data.fit({**START, **constants}, free)
-    halves = []
-    for parity in (0, 1):
-        part = collectives(mine[parity::2], db).fit({**START, **constants}, free)
-        halves.append(np.abs(np.expm1(collectives(mine[1 - parity :: 2], db).log_ratio(part))))
-    errors = (data.error(point), float(np.median(np.concatenate(halves))))
-    print(f"EFA v4, 4 nodes: {len(mine)} rows, fitted {errors[0]:.3f}, every other size held out {errors[1]:.3f}")
-    more = {"n": len(mine), "error_fit": f"{errors[0]:.4f}", "error_held_out": f"{errors[1]:.4f}"}
-    more["note"] = "all-reduce only; start-up includes the steps"
-    return [line("efa", n, point[n], "measured", MLE, **more) for n in free]
-
-
-def fit_mesh(rows: list[dict[str, str]], db: Database) -> list[dict[str, Any]]:
-    """MI300X: two large all-reduces give the efficiency; its latencies are assumed."""
-    mine = [r for r in rows if r["gpu"] == "mi300x"]
-    start = {**START, "collective_startup": 1e-5, "link_step_latency": 2e-6, "own_chunk": 1e-9}
-    data = collectives(mine, db)
-    point = data.fit(start, ("link_efficiency",))
-    print(f"MI300X: {len(mine)} rows, fitted {data.error(point):.3f}")
-    more = {"n": len(mine), "error_fit": f"{data.error(point):.4f}", "note": "two large all-reduces, 2 and 8 GPUs"}
-    return [line("xgmi", "link_efficiency", point["link_efficiency"], "measured", MLE, **more)]
 
 
 def contradicted(row: dict[str, str]) -> bool:
@@ -300,7 +270,7 @@ def main() -> None:
     db = Database()
     rows = read(options.collectives)
     links = fit_links(rows, db)
-    lines = [*links, *fit_mesh(rows, db), *fit_networks(rows, db, links), *assumed_collectives()]
+    lines = [*links, *assumed_collectives()]
     write(options.out / "collectives.csv", lines, "Constants of collectives by link and fabric.")
     exchanges = fit_exchanges(read(options.alltoall), db)
     write(options.out / "alltoall.csv", exchanges, "Constants of expert-parallel exchange kernels by link.")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gpucalc.core.errors import DataError
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 COLLECTIVES = "collectives"
 ALLTOALL = "alltoall"
+REFERENCE_LINK = "ib-ndr"  # NCCL's own constants are those of InfiniBand
 
 
 @dataclass(frozen=True)
@@ -97,9 +98,19 @@ def calibration(cluster: Cluster, db: Database, *, overlapped: bool = False) -> 
     network = (*first, cluster.fabric, family(cluster.fabric), "any")
     found = {name: _find(table, link, name) for name in LINK_CONSTANTS}
     found |= {name: _find(table, network, name) for name in NETWORK_CONSTANTS}
+    if found["network_latency"].scope == "any":
+        found["network_latency"] = _unmeasured_latency(found, cluster, db)
     if cluster.scale_up_topology != "nvswitch" and "nvls_minimum_ranks" in found:
         found["nvls_minimum_ranks"] = _find(table, ("no-switch",), "nvls_minimum_ranks")
     return found
+
+
+def _unmeasured_latency(found: Mapping[str, Calibrated], cluster: Cluster, db: Database) -> Calibrated:
+    """What a fabric adds to a crossing where nothing is measured: so many times its latency beyond InfiniBand's."""
+    link, usual, waits = db.link(cluster.fabric), db.link(REFERENCE_LINK), found["fabric_waits"]
+    value = waits.value * max(0.0, link.latency_s - usual.latency_s)
+    note = f"{waits.value:g} times what {link.key} takes longer than {usual.key}"
+    return replace(found["network_latency"], value=value, provenance="assumed", source=waits.source, note=note)
 
 
 def overlay_shares(cluster: Cluster, db: Database) -> dict[str, float]:
@@ -134,6 +145,7 @@ def place_columns(cluster: Cluster) -> dict[str, float]:
     return {
         "link_bandwidth": cluster.link_bandwidth,
         "network_bandwidth": cluster.network_bandwidth_per_gpu,
+        "rank_cards": min(1.0, cluster.cards / cluster.gpus_per_node),
         "domain": float(cluster.domain),
         "peers": float(cluster.peers),
         "torus_dimensions": 3.0 if cluster.scale_up_topology == "torus-3d" else 2.0,

@@ -135,7 +135,7 @@ LINK_CONSTANTS = {
 }
 NETWORK_CONSTANTS = {
     **dict.fromkeys(("network_latency", "exchange_base", "exchange_domain_step", "exchange_peer_latency"), "s"),
-    **dict.fromkeys(("lone_card_share", "exchange_card_share"), ""),
+    **dict.fromkeys(("lone_card_share", "exchange_card_share", "fabric_waits"), ""),
     "network_efficiency": "",
     "network_startup": "s",
     "network_step_latency": "s",
@@ -233,6 +233,7 @@ TABLES: dict[str, Schema] = {
         {"rows": ERROR, "provenance": Cell(number=False, choices=PROVENANCE), "note": TEXT},
         _band,
     ),
+    "collectives_held_out": Schema({"id": NAME}, {"ratio": Cell(needed=True)}),
     "networks_held_out": Schema({"id": NAME}, {"ratio": Cell(needed=True)}),
     # What `gpucalc learn` takes from a cluster's own runs: logarithms of factors and their covariance.
     "learned": Schema(

@@ -56,13 +56,14 @@ def tree_rate(
     through_link_efficiency: Ratio,
     tree_pair_rate: BytesPerSecond,
     tree_many_rate: BytesPerSecond,
+    rank_cards: Ratio = 1.0,
     fabric_share: Ratio = 1.0,
 ) -> BytesPerSecond:
     """Rate at which an all-reduce by a double binary tree consumes its message.
 
     Through the cards goes the message at two domains and twice as much beyond, where each domain is an inner
     node of one tree and a leaf of the other; the links carry it twice. `tree_pair_rate` and `tree_many_rate`
-    are what a channel, one a card, carries.
+    are what a channel carries, one a card, of which a rank has `rank_cards`.
 
     8 cards of 50 GB/s: 400 GB/s at two domains, 200 at four:
 
@@ -72,7 +73,8 @@ def tree_rate(
     reached = network_efficiency * np.where(np.greater(ranks_per_domain, 1), 1.0, lone_card_share)
     card = network_bandwidth * reached * fabric_share
     many = np.greater(ranks, 2 * ranks_per_domain)
-    channel = np.where(many, np.minimum(card / 2, tree_many_rate), np.minimum(card, tree_pair_rate))
+    most = rank_cards * np.where(many, tree_many_rate, tree_pair_rate)
+    channel = np.minimum(np.where(many, card / 2, card), most)
     return np.minimum(ranks_per_domain * channel, link_bandwidth * through_link_efficiency / 2)
 
 

@@ -148,6 +148,14 @@ def _kinds(rows: Sequence[Mapping[str, Any]], errors: Sequence[str], name: str) 
     yield from sorted(kinds.items())
 
 
+def clusters_of_rows(records: Iterable[Mapping[str, str]], db: Database) -> list[Cluster]:
+    """The cluster that each row of measured collectives means. Raises UsageError for a row that means none."""
+    rows, errors = _resolved(records, db, ("gpu", "n_gpus", "op", "bytes"), ("nodes", *PLACE), "n_gpus")
+    if problem := next((error for error in errors if error), ""):
+        raise UsageError(problem)
+    return [row["cluster"] for row in rows]
+
+
 def evaluate_collective(records: Iterable[Mapping[str, str]], db: Database) -> list[dict[str, Any]]:
     """Predicted columns of `eval --kind collective`, one dict per record; bad rows hold `pred_error`."""
     rows, errors = _resolved(records, db, ("gpu", "n_gpus", "op", "bytes"), ("nodes", *PLACE), "n_gpus")
