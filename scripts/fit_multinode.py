@@ -130,7 +130,8 @@ def report(title: str, data: Multinode, ratios: np.ndarray) -> None:
 def write(data: Multinode, point: Mapping[str, float], ratios: np.ndarray) -> None:
     """Put the constants into both tables of them, and the ratios of rows left out beside the rows."""
     values = {("any", n): point[n] for n in GLOBAL}
-    values |= {(scope, SHARE): point[f"{SHARE} {of}"] for scope, of in {**SHARES, "any": "any", "tcpxo-200g": "any"}.items()}
+    scopes = {**SHARES, "any": "any", "tcpxo-200g": "any"}
+    values |= {(scope, SHARE): point[f"{SHARE} {of}"] for scope, of in scopes.items()}
     for path in (CALIBRATION, ASSUMED):
         text = path.read_text(encoding="utf-8")
         head = [line for line in text.splitlines() if line.startswith("#")]

@@ -78,8 +78,8 @@ def kernel_report(
         groups["m, n, k ≥ 1024"] = [(r, ratio) for r, _, ratio in pairs if _large(r)]
     if kind == "collective":
         for name, least, below in _SIZES:
-            if found := [(r, ratio) for r, _, ratio in pairs if _over_nodes(r, least, below)]:
-                groups[f"over nodes, {name}"] = found
+            if sized := [pair for pair in groups["all"] if _over_nodes(pair[0], least, below)]:
+                groups[f"over nodes, {name}"] = sized
     for name in by or KINDS[kind]:
         for record, _, ratio in pairs:
             groups.setdefault(f"{name} {record.get(name) or 'not stated'}", []).append((record, ratio))
