@@ -91,7 +91,7 @@ def test_a_row_does_not_depend_on_the_others_and_a_bad_one_says_why(kind: str) -
         ("power", {"load": "idle"}, "training, inference"),
         ("run", {"tokens": ""}, "tokens must be stated"),
         ("run", {"save": "often"}, "blocking, async, memory"),
-        ("hpl", {"n_gpus": "0"}, "n_gpus must be stated"),
+        ("hpl", {"n_gpus": "0"}, "n_gpus is '0', expected 1 to"),
         ("render", {"frames": ""}, "frames must be stated"),
         ("render", {"order": "any"}, "random, longest-first"),
     ],
@@ -119,3 +119,41 @@ def test_a_file_through_the_process(tmp_path: Path) -> None:
     assert rows[1]["pred_limiter"] == "read"
     assert "unknown GPU" in rows[2]["pred_error"]
     assert "1 row of 3" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("kind", "cells", "said"),
+    [
+        ("power", {"gpu": "h100-sxm-80gb", "n_gpus": "8.5"}, "a whole number such as 8"),
+        ("power", {"gpu": "h100-sxm-80gb", "n_gpus": "0"}, "expected 1 to"),
+        ("power", {"gpu": "h100-sxm-80gb", "n_gpus": "8", "pue": "0.2"}, "expected 1 to 10"),
+        ("storage", {"gpu": "h100-sxm-80gb", "n_gpus": "8", "cache_hit": "1.5"}, "expected 0 to 1"),
+        ("storage", {"gpu": "h100-sxm-80gb", "n_gpus": "8", "read_gb_per_s": "inf"}, "0 or more"),
+        ("hpl", {"gpu": "h100-sxm-80gb", "n_gpus": "nan"}, "expected 1 to"),
+        ("render", {"gpu": "rtx4090:10", "frames": "0", "frame_time_s": "60"}, "expected 1 to"),
+        (
+            "run",
+            {"model": "llama-3.1-8b", "gpu": "h100-sxm-80gb", "n_gpus": "8", "tokens": "many"},
+            "expected a number",
+        ),
+    ],
+)
+def test_cells_keep_to_their_bounds(kind: str, cells: dict[str, str], said: str) -> None:
+    [row] = evaluate_cluster(kind, [cells], Context(Database()))
+    assert said in row["pred_error"]
+
+
+def test_tokens_of_a_row_are_written_as_on_the_command_line() -> None:
+    job = {"model": "llama-3.1-8b", "gpu": "h100-sxm-80gb", "n_gpus": "64", "seq_len": "8192", "global_batch": "64"}
+    job |= {"dp": "64", "micro_batch": "1", "zero_stage": "1"}
+    short, whole = evaluate_cluster("run", [{**job, "tokens": t} for t in ("1T", "1e12")], Context(Database()))
+    assert short == whole
+    assert short["pred_error"] == ""
+
+
+def test_a_family_of_one_system_has_the_spread_of_all_families() -> None:
+    [row] = evaluate_cluster(
+        "hpl", [{"gpu": "max-1550-128gb", "n_gpus": "296", "interconnect": "HDR"}], Context(Database())
+    )
+    assert row["pred_rate_low_tflops"] < row["pred_rate_tflops"] < row["pred_rate_high_tflops"]
+    assert row["pred_rate_tflops"] == pytest.approx(0.348 * 52.4 * 296, rel=0.01)

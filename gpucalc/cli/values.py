@@ -16,9 +16,6 @@ from gpucalc.core.vocabulary import operation
 
 Reader = Callable[[str, str], Any]
 
-_COUNT = re.compile(r"([+-]?(?:\d[\d_,]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([kKMBGT]?)")
-_SCALE = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
-
 
 def quantity(dimension: str) -> Reader:
     """Reads 30min or 50GB/s into the SI value of a dimension (s, B, B/s, FLOP, W).
@@ -38,6 +35,9 @@ def quantity(dimension: str) -> Reader:
     return read
 
 
+MOST_COUNTED = 1e21  # tokens, dollars, reads a second: above it a number is a slip
+
+
 def count(example: str) -> Reader:
     """Reads a number with k, M, B or T.
 
@@ -46,11 +46,14 @@ def count(example: str) -> Reader:
     """
 
     def read(flag: str, text: str) -> float:
-        match = _COUNT.fullmatch(text.strip())
-        if not match:
+        from gpucalc.core.units import parse_count
+
+        value = parse_count(text)
+        if value is None:
             raise UsageError(f"{flag} is {text!r}, expected a number such as {example}")
-        value = float(match[1].replace(",", "").replace("_", "")) * _SCALE[match[2]]
-        if not 0 < value < 1e21:
+        if value >= MOST_COUNTED:
+            raise UsageError(f"{flag} is {text!r}, expected less than {MOST_COUNTED:g}, such as {example}")
+        if value <= 0:
             raise UsageError(f"{flag} is {text!r}, expected more than 0, such as {example}")
         return value
 

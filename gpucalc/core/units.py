@@ -164,6 +164,22 @@ def parse_quantity(text: str, dimension: str, *, positive: bool = True) -> float
     return value
 
 
+_COUNT = re.compile(r"([+-]?(?:\d[\d_,]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([kKmMbBgGtT]?)")
+_COUNTED = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
+
+
+def parse_count(text: str) -> float | None:
+    """A number with or without k, M, B or T behind it; None for anything else.
+
+    >>> parse_count("15T"), parse_count("70b"), parse_count("1,024"), parse_count("many")
+    (15000000000000.0, 70000000000.0, 1024.0, None)
+    """
+    match = _COUNT.fullmatch(text.strip())
+    if match is None:
+        return None
+    return float(match[1].replace(",", "").replace("_", "")) * _COUNTED[match[2].casefold()]
+
+
 def scale_for(largest: float, unit: str) -> tuple[float, str]:
     """Divisor and unit with prefix that make `largest` readable; bytes scale by 2^10, rates by 10^3.
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from gpucalc.core.columns import KINDS, parse_row
 from gpucalc.core.errors import GpucalcError, UsageError
-from gpucalc.core.units import parse_quantity
+from gpucalc.core.units import parse_count, parse_quantity
 from gpucalc.jobs.context import Context
 
 Record = Mapping[str, str]
@@ -59,7 +59,13 @@ RUN = {
     "pue": ("pue", "", 1.0),
     "price_usd_per_hour": ("price", "", 1.0),
 }
-DAY = 86400.0
+MOST = 1e30  # of any number of a row, in SI
+BOUNDS = {
+    "n_gpus": (1.0, 1e6),
+    "pue": (1.0, 10.0),
+    "frames": (1.0, 1e15),
+    **dict.fromkeys(("cache_hit", "utilisation", "wait", "failures"), (0.0, 1.0)),
+}  # column → least and most, as the options of that name
 
 
 def evaluate_cluster(kind: str, records: Sequence[Record], context: Context) -> list[Prediction]:
@@ -88,11 +94,14 @@ def _number(record: Record, name: str, dimension: str = "", size: float = 1.0) -
     try:
         value = float(text) * size
     except ValueError:
-        if not dimension:
+        counted = parse_quantity(text, dimension) if dimension else parse_count(text)
+        if counted is None:
             raise UsageError(f"{name} is {text!r}, expected a number") from None
-        value = parse_quantity(text, dimension)
-    if not 0 <= value < 1e30:
-        raise UsageError(f"{name} is {text!r}, expected a number of 0 or more")
+        value = counted
+    low, high = BOUNDS.get(name, (0.0, MOST))
+    if not low <= value <= high:
+        told = f"{low:g} or more, below {MOST:g} in SI units" if high == MOST else f"{low:g} to {high:g}"
+        raise UsageError(f"{name} is {text!r}, expected {told}")
     return value
 
 
@@ -108,6 +117,8 @@ def _place(record: Record) -> dict[str, Any]:
     if missing:
         raise UsageError(f"{' and '.join(missing)} must be stated")
     each = _number(record, "gpus_per_node")
+    if n is not None and n % 1:
+        raise UsageError(f"n_gpus is {n:g}, expected a whole number such as {int(n)}")
     return {"gpu": gpu, "n_gpus": int(n or 0), "gpus_per_node": int(each) if each else None}
 
 

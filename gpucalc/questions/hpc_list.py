@@ -61,16 +61,20 @@ def share_of(name: str, group: str, network: str, known: Mapping[str, Any]) -> S
     table = known["hpl"]["efficiency"] if name == "hpl" else known["hpcg"]["intensity"]
     of_family = table.get(group, table["other"])
     listed = group if group in table else "all families"
+    others = table["other"] if name == "hpcg" else table["other"]["any"]
     if name == "hpcg":
-        return _share(of_family, of_family, listed)
+        return _share(of_family, of_family, others, listed)
     if network in of_family:
-        return _share(of_family[network], of_family["any"], f"{listed} on {network}")
-    return _share(of_family["any"], of_family["any"], listed)
+        return _share(of_family[network], of_family["any"], others, f"{listed} on {network}")
+    return _share(of_family["any"], of_family["any"], others, listed)
 
 
-def _share(own: Mapping[str, Any], whole: Mapping[str, Any], of: str) -> Share:
+def _share(own: Mapping[str, Any], whole: Mapping[str, Any], others: Mapping[str, Any], of: str) -> Share:
+    """The share with its range: of the family where the class is small, of all families where one system is all."""
     wide = own if int(own["systems"]) >= FEW else whole
     value, systems = float(own["value"]), int(own["systems"])
+    if int(wide["systems"]) == 1:
+        wide = {end: value * float(others[end]) / float(others["value"]) for end in ("low", "high")}
     return Share(value, min(value, float(wide["low"])), max(value, float(wide["high"])), systems, of)
 
 

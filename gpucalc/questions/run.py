@@ -246,10 +246,12 @@ def _check_progress(ledger: Ledger, question: Question, n: int) -> None:
     longest = max(blocking, persist) if waits else blocking
     if longest >= mtbf and question.recovery in {"automatic", "manual"}:
         way = "--save async, " if question.save == "blocking" else "--save memory, " * (question.save == "async")
+        way += f"a store that writes more than {size / (0.1 * mtbf) / 1e9:,.3g} GB/s"
+        if question.save_time is not None:
+            way = f"a --save-time well below {_time(mtbf)}"
         raise InfeasibleError(
             f"the job makes no progress: a checkpoint takes {_time(longest)} and the job fails every {_time(mtbf)}; "
-            f"{way}a store that writes more than {size / (0.1 * mtbf) / 1e9:,.3g} GB/s, or fewer than the {n:,} GPUs "
-            "would let it"
+            f"{way}, or fewer than the {n:,} GPUs would let it"
         )
     if good < LEAST_PROGRESS:
         slow = (

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpucalc.core.errors import UsageError, suggestion
-from gpucalc.core.units import parse_quantity
+from gpucalc.core.units import parse_count, parse_quantity
 
 CLOSE = 0.03  # figures are rounded when people say them
 TRUE, SPARSE, FALSE = "true", "true only with sparsity", "false"
@@ -107,7 +107,6 @@ UNITS = {
 }
 NONE_IS_SOME = frozenset({"communication_pct", "serial_pct", "share_pct", "before_pct", "after_pct"})  # may be 0
 COUNTS = frozenset({"tokens", "parameters"})  # written as 15T, 70B
-SCALES = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 TEXTS = {"gpu", "node", "precision", "pcie", "fabric", "model"}
 KINDS: dict[str, tuple[str, ...]] = {
     "node_peak": ("node", "precision", "tflops"),
@@ -194,8 +193,8 @@ def _number(name: str, text: str) -> float:
         return float(number)
     except ValueError:
         pass
-    if name in COUNTS and text[-1:].casefold() in SCALES:
-        return SCALES[text[-1].casefold()] * _number(name, text[:-1])
+    if name in COUNTS:
+        return parse_count(text) or 0.0
     if name not in UNITS:
         return 0.0
     dimension, size = UNITS[name]
