@@ -70,3 +70,23 @@ def test_diagnose_finds_the_resource_that_explains_a_measured_step() -> None:
 )
 def test_what_has_no_answer_is_told_in_a_sentence(arguments: tuple[str, ...], said: str) -> None:
     assert said in gpucalc(*arguments).sentence()
+
+
+def test_a_sweep_takes_networks_beside_decoders(tmp_path) -> None:
+    spec = tmp_path / "space.toml"
+    spec.write_text(
+        '[product]\ngpu = "a100-sxm-80gb"\nn_gpus = [8, 16]\n'
+        '[[case]]\nmodel = ["resnet-50", "vit-b-16"]\nglobal_batch = 2048\n'
+        '[[case]]\nmodel = "llama-3.1-8b"\nseq_len = 4096\nglobal_batch = 64\n'
+    )
+    ran = gpucalc("sweep", str(spec), "--jobs", "1")
+    assert ran.status == 0, ran.err
+    rows = list(csv.DictReader(io.StringIO(ran.out)))
+    assert len(rows) == 6
+    assert not any(row["pred_error"] for row in rows)
+    rates = {row["model"]: row["pred_samples_per_s"] for row in rows}
+    assert rates["resnet-50"]
+    assert not rates["llama-3.1-8b"]
+    planned = gpucalc("plan", *RESNET[:4], "8", "--global-batch", "2048", "--top", "1", "-f", "csv")
+    [row] = list(csv.DictReader(io.StringIO(planned.out)))
+    assert row["pred_samples_per_s"] == rows[0]["pred_samples_per_s"]

@@ -20,6 +20,7 @@ from gpucalc import __version__
 from gpucalc.core.errors import DataError, UsageError
 from gpucalc.database import files
 from gpucalc.database.reader import Database
+from gpucalc.jobs.network import is_network
 from gpucalc.models.model import load_model
 from gpucalc.sweep.rows import Outcome, Progress, cell_lines, failed_cell
 from gpucalc.sweep.spec import SHAPE, Spec
@@ -109,7 +110,7 @@ def doubts(spec: Spec, db: Database) -> list[str]:
     Raises UsageError when that is every cell.
     """
     remarks = []
-    checks: dict[str, Callable[[str], Any]] = {"gpu": db.device, "model": load_model}
+    checks: dict[str, Callable[[str], Any]] = {"gpu": db.device, "model": _check_model}
     shaped = all(name in spec.names() for name in SHAPE)
     for name, check in checks.items():
         values = [] if name == "model" and shaped else spec.values(name)
@@ -123,6 +124,11 @@ def doubts(spec: Spec, db: Database) -> list[str]:
             raise UsageError(*wrong)
         remarks += wrong
     return remarks
+
+
+def _check_model(name: str) -> None:
+    if not is_network({"model": name}):
+        load_model(name)
 
 
 def usable_cores() -> int:

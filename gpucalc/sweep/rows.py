@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gpucalc.core.columns import INPUT, MEASURED, TRAINING_PREDICTIONS, cell_text, parse_cell
+from gpucalc.core.columns import INPUT, MEASURED, NETWORK_PREDICTIONS, TRAINING_PREDICTIONS, cell_text, parse_cell
 from gpucalc.core.errors import UsageError
 from gpucalc.jobs.context import Context
+from gpucalc.jobs.network import is_network
 from gpucalc.layouts.axes import AXES, decided_axes
 from gpucalc.layouts.label import Layout, layout_label, read_restriction
 from gpucalc.output.delimited import csv_line
@@ -50,7 +51,15 @@ def columns_of(spec: Spec) -> list[str]:
     names = spec.names()
     extra = [name for name in ("id", *CHOICES) if name in names]
     known = [name for name in INPUT if name != "id" and name not in MEASURED]
-    return ["cell", "rank", "layout", *extra, *known, *TRAINING_PREDICTIONS]
+    rates = [name for name in NETWORK_PREDICTIONS if name not in TRAINING_PREDICTIONS] if has_networks(spec) else []
+    return ["cell", "rank", "layout", *extra, *known, *TRAINING_PREDICTIONS, *rates]
+
+
+def has_networks(spec: Spec) -> bool:
+    """Whether some cell asks of a network that is no decoder."""
+    return any(is_network({"model": name}) for name in spec.values("model")) or is_network(
+        {name: spec.values(name)[0] for name in spec.names() if name != "model"}
+    )
 
 
 def cell_lines(spec: Spec, index: int, db: Database, outcome: Outcome, progress: Progress) -> Iterator[str]:
@@ -83,6 +92,9 @@ def _lines(spec: Spec, values: Mapping[str, Any], db: Database, outcome: Outcome
         restriction = read_restriction(values["layout"])
         cells = restriction.closed({**cells, **restriction.cells})
     context = Context(db, values.get("profile"), values.get("fabric"), spec.causal_flops)
+    if is_network(cells):
+        yield from _of_network(spec, values, cells, context, outcome, progress)
+        return
     if spec.keep == ALL:
         asked = ask(cells, context)
         yield from _every_layout(spec, values, asked, outcome, progress)
@@ -107,6 +119,35 @@ def _lines(spec: Spec, values: Mapping[str, Any], db: Database, outcome: Outcome
         return
     columns = columns_of(spec)
     for rank, row in enumerate(result.rows, 1):
+        shown = {**values, **row, "cell": outcome.cell + 1, "rank": rank}
+        yield csv_line(cell_text(shown.get(name)) for name in columns)
+
+
+def _of_network(
+    spec: Spec,
+    values: Mapping[str, Any],
+    cells: Mapping[str, Any],
+    context: Context,
+    outcome: Outcome,
+    progress: Progress,
+) -> Iterator[str]:
+    """The layouts of a network, the highest rate first; all of them where the sweep keeps all or a front."""
+    from gpucalc.questions.network import MOST, plan_network
+
+    single = {name: value[0] if isinstance(value, tuple) else value for name, value in cells.items()}
+    several = [name for name, value in cells.items() if isinstance(value, tuple) and len(value) > 1]
+    if several:
+        raise UsageError(f"{several[0]} of a network is one value, or an axis of the sweep; not several under [layout]")
+    top = MOST if spec.keep in {ALL, PARETO} else int(spec.keep)
+    found = plan_network(single, context, "throughput", top)
+    outcome.layouts, outcome.rows = found.evaluated, len(found.rows)
+    progress(outcome.layouts)
+    if not found.rows:
+        outcome.state = NOTHING
+        yield _one_line(spec, values, outcome, "no layout fits", "oom" if found.evaluated else "")
+        return
+    columns = columns_of(spec)
+    for rank, row in enumerate(found.rows, 1):
         shown = {**values, **row, "cell": outcome.cell + 1, "rank": rank}
         yield csv_line(cell_text(shown.get(name)) for name in columns)
 
