@@ -32,6 +32,7 @@ SCALE = 0.08  # error beyond which a row counts by its size, not the square of i
 SOURCE_POWER = 0.75  # of a source's number of rows by which each of its rows weighs less
 MOST_ROWS = 120  # of one source, mode and kind of net in a fit
 BY_DEVICE = {"huggingface/pytorch-image-models"}  # sources of hundreds of nets a device: one device is left out
+CLASSIFIERS = ("resnet", "resnext", "se-resnext", "efficientnet")  # trained at a batch of 128 to 256 a GPU
 LEAST_BAND = (0.83, 1.2)  # few sources, whose errors may lie on one side
 
 
@@ -57,7 +58,8 @@ def measured_rows(db: Database, *, strict: bool = True) -> list[Measured]:
         with file.open(encoding="utf-8") as stream:
             rows = list(csv.DictReader(line for line in stream if not line.startswith("#")))
         for row in rows:
-            if (strict and row.get("strict") != "True") or not is_network(row):
+            usual = _of_usual_batch(row)
+            if (strict and row.get("strict") != "True" and not usual) or not is_network(row):
                 continue
             cells, problems = parse_row(row)
             try:
@@ -65,12 +67,21 @@ def measured_rows(db: Database, *, strict: bool = True) -> list[Measured]:
             except UsageError:
                 continue
             time = _time(row, job)
-            if problems or time is None or not (row.get("micro_batch") or job.mode == "generation"):
+            if (
+                problems
+                or time is None
+                or not (row.get("micro_batch") or row.get("global_batch") or job.mode == "generation" or usual)
+            ):
                 continue
             source = row["source"]
             unit = f"{source} {row['gpu']}" if source in BY_DEVICE else source
             found.append(Measured(job, time, unit, row))
     return found
+
+
+def _of_usual_batch(row: Mapping[str, str]) -> bool:
+    """Whether a row states all but the batch of a net's training, which hardly matters when it is a usual one."""
+    return row["mode"] == "training" and row.get("model", "").startswith(CLASSIFIERS) and not row.get("micro_batch")
 
 
 def _time(row: Mapping[str, str], job: NetworkJob) -> float | None:

@@ -221,7 +221,8 @@ def _generation(ledger: Ledger, parts: Sequence[str]) -> None:
         _launches(ledger, part, ONE)
         ledger.add(f"time/{part}", convolution.device_or_host, compute=f"forward/{part}/time", launch=f"launch/{part}")
         after.append(f"time/{part}")
-    ledger.total("time/latency", "time/denoising", "step_floor", *after)
+    ledger.product("time/around", "step_floor", "whole_request")
+    ledger.total("time/latency", "time/denoising", "time/around", *after)
     ledger.add("metric/samples_per_s", convolution.rate_of_samples, samples="samples", time="time/latency")
 
 

@@ -467,6 +467,7 @@ def _generation_columns(
         "steps": float(full.get("steps") or network.steps),
         "guided": float(_guided(full, network)),
         "in_turn": float(network.guided_in_turn),
+        "whole_request": float(full.get("scope") != "denoiser"),
         "warm_up_steps": constant["warm_up_steps"],
         "split_efficiency": constant["link_share"],
         "collective_seconds": constant["collective_seconds_eager" if eager else "collective_seconds"],
