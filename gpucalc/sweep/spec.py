@@ -34,6 +34,7 @@ from gpucalc.core.columns import INPUT, MEASURED, parse_cell
 from gpucalc.core.errors import DataError, UsageError, suggestion
 from gpucalc.core.files import read_text
 from gpucalc.core.toml import parse_toml
+from gpucalc.jobs.network import is_network
 from gpucalc.layouts.axes import searched_axes
 
 BEST = {"best": 1}
@@ -254,6 +255,10 @@ def _contradictions(
 
 def _missing(where: str, axes: Mapping[str, Any]) -> str:
     names = [name for name in NEEDED if name not in axes]
+    first = {name: values[0] for name, values in axes.items() if name != "model"}
+    if all(is_network({**first, "model": model}) for model in axes.get("model", (None,))):
+        names = [name for name in names if name not in {"seq_len", "global_batch"}]
+        return f"{where} lacks {', '.join(names)}" if names else ""
     if "model" not in axes and not all(name in axes for name in SHAPE):
         names.insert(0, "model")
     return f"{where} lacks {', '.join(names)}" if names else ""
