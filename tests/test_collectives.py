@@ -216,3 +216,49 @@ def test_every_formula_ends_in_one_return_of_its_arguments():
             info = info_of(function)
             assert set(info.units) == {*info.parameters, "return"}
             assert info.expression
+
+
+# --- algorithms that are off unless stated ----------------------------------------------------------
+
+
+@given(message=sizes, local=st.sampled_from([2, 4, 8]), domains=st.integers(2, 64))
+def test_other_libraries_and_switches_stay_below_their_wire(message, local, domains):
+    """The cards carry S once with switches that add up, and S·(D-1)/D a pass with gathers of gathers."""
+    place = place_of(local * domains, local)
+    wire = local * CONSTANTS["network_bandwidth"]
+    for op, least, option in (
+        ("all_reduce", message / wire, "in_switch_reduction"),
+        ("all_gather", message * (1 - 1 / domains) / wire, "hierarchical"),
+        ("all_reduce", 2 * message * (1 - 1 / domains) / wire, "hierarchical"),
+    ):
+        columns = {**CONSTANTS, **place, "message": message, option: 1.0}
+        ledger = estimates.collective_ledger(op, Columns(columns))
+        name = "sharp" if option == "in_switch_reduction" else option
+        assert float(ledger[f"time/network/{name}"]) >= least
+        assert float(ledger["time"]) <= evaluate(op, message, place)
+
+
+def test_neither_is_there_unless_it_is_stated():
+    ledger = estimates.collective_ledger("all_reduce", Columns({**CONSTANTS, **place_of(32, 8), "message": 1e9}))
+    assert not {"sharp", "hierarchical", "pat"} & set(estimates.algorithms("all_reduce", ledger))
+
+
+def test_a_hierarchical_gather_is_named_and_beats_the_wire_of_a_ring():
+    """MSCCL++, 16 ranks on 2 nodes, 3 GiB: bus bandwidth 229 GB/s on cards of 200 together (perf_ndmv4/5.jsonl)."""
+    place = {**place_of(16, 8), "network_bandwidth": 25e9, "hierarchical": 1.0}
+    ledger = estimates.collective_ledger("all_gather", Columns({**CONSTANTS, **place, "message": 3.0 * 2**30}))
+    assert str(estimates.chosen_algorithm("all_gather", ledger)[0]) == "hierarchical"
+    assert 200e9 < 3 * 2**30 / float(ledger["time"]) * 15 / 16 < 400e9
+
+
+@pytest.mark.parametrize(("local", "finite"), [(1, True), (8, False)])
+def test_aggregated_trees_save_steps_of_lone_ranks_and_no_bytes(local, finite):
+    place = place_of(64 * local, local)
+    small, large = (
+        estimates.collective_ledger("all_gather", Columns({**CONSTANTS, **place, "message": size}))
+        for size in (2.0**21, 2.0**33)
+    )
+    assert bool(np.isfinite(small["time/network/pat"])) == finite
+    if finite:
+        assert small["time/network/pat"] < small["time/network/ring/simple"]
+        assert large["time/network/pat"] > large["time/network/ring/simple"]

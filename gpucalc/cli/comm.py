@@ -37,6 +37,7 @@ def comm(
     cluster = where.cluster(database)
 
     from gpucalc.questions.collectives import comm as evaluated
+    from gpucalc.questions.collectives import not_permitted, place_sentence
 
     rows = evaluated(op, size_bytes, cluster, database)
     if output.plot is not None:
@@ -46,10 +47,6 @@ def comm(
         save(comm_figure(op, size_bytes, cluster, database), output.plot)
     output.rows(list(rows[0]), rows)
     if output.form in {"table", "md"}:
-        sides = f" {'x'.join(map(str, cluster.slice_sides))}" if "torus" in cluster.scale_up_topology else ""
-        to_stderr(
-            f"{cluster.n_gpus} × {cluster.device.key}, {cluster.gpus_per_node} a node, {cluster.domain} in a "
-            f"scale-up domain ({cluster.scale_up_topology}{sides}, {cluster.link_bandwidth / 1e9:g} GB/s per GPU and "
-            f"direction); {cluster.network_bandwidth_per_gpu * 8 / 1e9:g} Gb/s of network per GPU "
-            f"({cluster.network_basis})"
-        )
+        to_stderr(place_sentence(cluster))
+        if refused := not_permitted(op, cluster, database):
+            to_stderr(f"not permitted: {', '.join(refused)}")

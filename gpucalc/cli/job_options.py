@@ -63,6 +63,8 @@ class _ClusterCells:
     torus_sides: str | None = cell("--torus-sides AxBxC", "Sides of a torus: chips of a slice, or nodes.")
     oversubscription: str | None = cell("--oversubscription X", "Bandwidth below a pod over that above; 4 is 4:1.")
     placement: str | None = cell("--placement KIND", "consecutive or scattered nodes.")
+    collective_library: str | None = cell("--collective-library NAME", "nccl, or hierarchical (MSCCL++, XLA).")
+    in_switch_reduction: str | None = cell("--in-switch-reduction YES", "yes: the network's switches add up (SHARP).")
     fabric: str | None = option(
         "--fabric LINK", "Network link of the database, such as ib-ndr.", complete="network links"
     )

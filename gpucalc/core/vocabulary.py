@@ -108,3 +108,4 @@ def operation(text: str) -> str:
 PROTOCOLS = ("ll", "ll128", "simple")  # of NCCL: for small messages, middling ones, large ones
 TOPOLOGIES = ("fat-tree", "rail", "dragonfly", "torus-2d", "torus-3d")
 PLACEMENTS = ("consecutive", "scattered")
+LIBRARIES = ("nccl", "hierarchical")  # of collectives: flat rings and trees, or gathers in domains and between them

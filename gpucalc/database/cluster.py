@@ -15,7 +15,8 @@ _DIMENSIONS = {"torus-2d": 2, "torus-3d": 3}
 # Cells of a row that say where it runs, beside `gpu` and `n_gpus`: arguments of `resolve_cluster` by their names.
 PLACE_CELLS = (
     *("gpus_per_node", "inter_node_gbps_per_gpu", "node", "domain"),
-    *("nics_per_node", "topology", "torus_sides", "oversubscription", "placement", "gpu_memory_gib"),
+    *("nics_per_node", "topology", "torus_sides", "oversubscription", "placement"),
+    *("collective_library", "in_switch_reduction", "gpu_memory_gib"),
 )
 
 
@@ -41,6 +42,8 @@ class Cluster:
     network_basis: str  # why the network rate is what it is, for a reader who doubts it
     placement: str = "consecutive"  # of the domains of a job in the pods of the network, or "scattered"
     cards: float = 1.0  # network cards of one node
+    hierarchical: bool = False  # collectives run inside domains and between them at once
+    in_switch_reduction: bool = False  # the network's switches add up
     sides: Sides | None = None  # stated sides of the torus of chips or, where these are on none, of nodes
 
     @property
@@ -94,6 +97,8 @@ def resolve_cluster(
     topology: str | None = None,
     oversubscription: float | None = None,
     placement: str | None = None,
+    collective_library: str | None = None,
+    in_switch_reduction: bool | None = None,
     nics_per_node: int | None = None,
     torus_sides: str | None = None,
     domain: int | None = None,
@@ -145,6 +150,8 @@ def resolve_cluster(
         network_basis=basis,
         placement=placement or "consecutive",
         cards=cards,
+        hierarchical=(collective_library or ("hierarchical" if wiring in _DIMENSIONS else "nccl")) == "hierarchical",
+        in_switch_reduction=bool(in_switch_reduction),
         sides=None if torus_sides is None else _stated_sides(torus_sides, int(n_gpus), domain, wiring, shape),
     )
 

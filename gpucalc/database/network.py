@@ -159,6 +159,8 @@ def place_columns(cluster: Cluster) -> dict[str, float]:
         "oversubscription": shape.oversubscription,
         "global_taper": shape.global_taper / shape.oversubscription,
         "dimensions": 3.0 if shape.kind == "torus-3d" else 2.0,
+        "hierarchical": float(cluster.hierarchical),
+        "in_switch_reduction": float(cluster.in_switch_reduction),
         "scattered": float(PLACEMENTS.index(cluster.placement)),
         # NCCL forwards over NVLink to the card on its receiver's rail; without such a link each card sends for itself.
         "rail_forwarding": float(cluster.scale_up_topology in {"nvswitch", "mesh", "hybrid-cube-mesh"}),

@@ -135,7 +135,8 @@ LINK_CONSTANTS = {
 }
 NETWORK_CONSTANTS = {
     **dict.fromkeys(("network_latency", "exchange_base", "exchange_domain_step", "exchange_peer_latency"), "s"),
-    **dict.fromkeys(("lone_card_share", "exchange_card_share", "fabric_waits"), ""),
+    **dict.fromkeys(("lone_card_share", "exchange_card_share", "fabric_waits", "pat_share"), ""),
+    **dict.fromkeys(("pat_network_step", "pat_rank_step"), "s"),
     "network_efficiency": "",
     "network_startup": "s",
     "network_step_latency": "s",

@@ -35,7 +35,9 @@ def add_all_gather(ledger: Ledger, path: str, **given: Any) -> Array:
     """Store an all-gather after which each rank holds `message` bytes, or the reduce-scatter that is its reverse."""
     _add(ledger, f"{path}/link", f.link_ring_time, given, passes=GATHER)
     if _crosses(ledger, path, given):
-        ledger.minimum(f"{path}/network", *_add_rings(ledger, f"{path}/network", GATHER, given))
+        network = f"{path}/network"
+        candidates = [*_add_rings(ledger, network, GATHER, given), _add_pat(ledger, network, given)]
+        ledger.minimum(network, *candidates, *_add_hierarchical(ledger, network, GATHER, given))
     return _add_levels(ledger, path, "collective_startup", given)
 
 
@@ -52,7 +54,8 @@ def add_all_reduce(ledger: Ledger, path: str, **given: Any) -> Array:
     if _crosses(ledger, path, given):
         network = f"{path}/network"
         candidates = [*_add_rings(ledger, network, REDUCE, given), *_add_trees(ledger, network, given)]
-        ledger.minimum(network, *candidates, _add_nvls_tree(ledger, network, given))
+        candidates += [_add_nvls_tree(ledger, network, given), *_add_in_switch(ledger, network, given)]
+        ledger.minimum(network, *candidates, *_add_hierarchical(ledger, network, REDUCE, given))
     return _add_levels(ledger, path, "all_reduce_startup", given)
 
 
@@ -128,6 +131,36 @@ def _add_nvls_tree(ledger: Ledger, path: str, given: Mapping[str, Any]) -> str:
     _add(ledger, f"{tree}/latency", wire.nvls_tree_latency, given)
     _add(ledger, f"{tree}/wire", wire.nvls_tree_wire_time, given)
     return _add_time(ledger, tree, "nvls_tree_coupling")
+
+
+def _add_pat(ledger: Ledger, path: str, given: Mapping[str, Any]) -> str:
+    """Parallel aggregated trees, of gathers with one rank a domain."""
+    pat = f"{path}/pat"
+    _add(ledger, f"{pat}/latency", wire.pat_latency, given, base="ring_simple_base")
+    _add(ledger, f"{pat}/wire", wire.pat_wire_time, given, rate=f"{path}/ring/rate")
+    return _add_time(ledger, pat, "ring_simple_coupling")
+
+
+def _add_in_switch(ledger: Ledger, path: str, given: Mapping[str, Any]) -> list[str]:
+    """Reduction in the network's switches, where any row has such; the path of its time."""
+    if not any_row(ledger.columns["in_switch_reduction"] > 0):
+        return []
+    sharp = f"{path}/sharp"
+    names = {name: f"tree_simple_{name}" for name in ("base", "link_step", "network_step")}
+    _add(ledger, f"{sharp}/latency", wire.in_switch_latency, {**given, **names})
+    _add(ledger, f"{sharp}/wire", wire.in_switch_wire_time, given)
+    return [_add_time(ledger, sharp, "ring_simple_coupling")]
+
+
+def _add_hierarchical(ledger: Ledger, path: str, passes: Constant, given: Mapping[str, Any]) -> list[str]:
+    """Gathers inside domains and between them at once, where any row's library has them; the path of their time."""
+    if not any_row(ledger.columns["hierarchical"] > 0):
+        return []
+    both = f"{path}/hierarchical"
+    names = {name: f"ring_simple_{name}" for name in ("base", "link_step", "network_step")}
+    _add(ledger, f"{both}/latency", wire.hierarchical_latency, {**given, **names, "passes": passes})
+    _add(ledger, f"{both}/wire", wire.hierarchical_wire_time, {**given, "passes": passes})
+    return [_add_time(ledger, both, "ring_simple_coupling")]
 
 
 def _add_rate(ledger: Ledger, path: str, rate: str, protocol: str, ll_share: str, given: Mapping[str, Any]) -> str:
@@ -281,7 +314,9 @@ def algorithms(op: str, ledger: Ledger) -> dict[str, str]:
     """
     crosses = bool(np.any(ledger["time/crosses"])) if "time/crosses" in ledger else False
     if crosses and op in {"all_reduce", "all_gather", "reduce_scatter"}:
-        parts = ledger.entries["time/network"].names
+        parts = list(ledger.entries["time/network"].names)
+        if np.all(_on_torus(ledger.columns)):  # XLA has no ring over all chips, nor NCCL's protocols
+            parts = [part for part in parts if part.endswith("/hierarchical")] or parts
         return {part.removeprefix("time/network/").replace("/", " "): part for part in parts}
     if op == "all_reduce":
         return {"torus" if np.all(_on_torus(ledger.columns)) else "ring": "time/link/ring", "nvls": "time/link/nvls"}

@@ -266,3 +266,45 @@ def _candidates(op: str, ledger: Ledger, best: str) -> list[tuple[str, str, str]
         if np.isfinite(ledger[path]) and not no_switch:
             found.append((name, path, level))
     return found or [(best, "time", level)]
+
+
+def not_permitted(op: str, cluster: Cluster, db: Database) -> list[str]:
+    """Algorithms of an operation over several domains that this cluster or its library does not have, with why."""
+    op = operation(op)
+    ledger = comm_ledger(op, 0.0, cluster, db)
+    local = float(ledger["group"])
+    if local >= cluster.n_gpus or op not in {"all_reduce", "all_gather", "reduce_scatter"}:
+        return []
+    found = []
+    if op == "all_reduce":
+        if not cluster.in_switch_reduction:
+            found.append("sharp (the network's switches add nothing up unless --in-switch-reduction yes)")
+        if not np.isfinite(ledger.columns["nvls_minimum_ranks"]):
+            found.append("nvls-tree (no switch in the domain adds up)")
+        elif local <= 1:
+            found.append("nvls-tree (one rank a domain)")
+    elif local > 1:
+        found.append(f"pat ({local:g} ranks a domain, and it takes one)")
+    if not cluster.hierarchical:
+        found.append("hierarchical (NCCL has none; --collective-library hierarchical)")
+    return found
+
+
+def place_sentence(cluster: Cluster) -> str:
+    """Where a collective runs, in one sentence: node, domain, links, cards, and who shares them."""
+    sides = f" {'x'.join(map(str, cluster.slice_sides))}" if "torus" in cluster.scale_up_topology else ""
+    rate, usual = cluster.network_bandwidth_per_gpu, cluster.node.network_bandwidth_per_gpu
+    shared = ""
+    if (
+        cluster.gpus_per_node < cluster.node.gpus_per_node
+        and cluster.network_basis != "stated"
+        and rate > 1.001 * usual
+    ):
+        shared = f", whole cards while it is alone on its nodes: groups of a job have {usual * 8 / 1e9:g} each"
+    elif cluster.cards < cluster.gpus_per_node:
+        shared = ", shared by all GPUs of the node: a lone group of one rank a node has a whole card"
+    return (
+        f"{cluster.n_gpus} × {cluster.device.key}, {cluster.gpus_per_node} a node, {cluster.domain} in a "
+        f"scale-up domain ({cluster.scale_up_topology}{sides}, {cluster.link_bandwidth / 1e9:g} GB/s per GPU and "
+        f"direction); {rate * 8 / 1e9:g} Gb/s of network per GPU ({cluster.network_basis}){shared}"
+    )
