@@ -197,6 +197,8 @@ INPUT_COLUMNS = (
     _int("ep", "expert parallel ranks", "1"),
     _int("etp", "tensor parallel ranks of the experts", "tp if ep ≤ dp·cp, else 1"),
     _int("vpp", "model chunks of one pipeline stage", "the profile's"),
+    _int("layers_first", "layers of the first pipeline stage, where it differs", "an even share"),
+    _int("layers_last", "layers of the last pipeline stage, where it differs", "an even share"),
     _choice(
         "schedule", SCHEDULES, "order of the micro-batches in the pipeline", "none, 1f1b or interleaved by pp, vpp"
     ),

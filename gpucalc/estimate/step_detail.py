@@ -42,8 +42,10 @@ def add_detail(ledger: Ledger) -> None:
 
 def _breakdown(ledger: Ledger) -> None:
     """Store the parts of `time/compute` by kind of work."""
-    ledger.add("stage/last-decides", pipeline.last_stage_decides, last="stage/last", other="stage/time")
-    ledger.choose("stage/decisive-layers", "stage/last-decides", {0: "stage/layers/second", 1: "stage/layers/last"})
+    stated = "stage/longest" in ledger
+    other, layers = ("longest", "longest") if stated else ("time", "second")
+    ledger.add("stage/last-decides", pipeline.last_stage_decides, last="stage/last", other=f"stage/{other}")
+    ledger.choose("stage/decisive-layers", "stage/last-decides", {0: f"stage/layers/{layers}", 1: "stage/layers/last"})
     ledger.product("stage/decisive-passes", "micro_batches", "stage/decisive-layers")
     parts = _layer_parts(ledger)
     for name, path in parts.items():

@@ -52,7 +52,7 @@ def estimate_training(columns: Columns, *, detail: bool = False, trace: bool = F
     schedules.define("micro_batches", pipeline.micro_batches)
     step_memory.add_in_flight(schedules)
     _idle_passes(schedules)
-    step_memory.add_stage_layers(around.on("pp", "layers"), "stage/layers")
+    step_memory.add_stage_layers(around.on("pp", "layers", "layers_first", "layers_last"), "stage/layers")
     step_memory.add_losses(around)
     step_memory.add_bounds(around)
     _stage_parts(around)
@@ -213,7 +213,12 @@ def _pipeline(ledger: Ledger) -> None:
     ledger.product("stage/time", "layer/time", "stage/layers/second")
     ledger.product("stage/last-layers", "layer/time", "stage/layers/last")
     ledger.total("stage/last", "stage/last-layers", "head/time")
-    ledger.maximum("stage/slowest", "stage/time", "stage/last")
+    other = "stage/time"
+    if any_row(ledger.columns["layers_first"] > 0):  # otherwise the first is never the longest
+        ledger.maximum("stage/layers/longest", "stage/layers/second", "stage/layers/first")
+        ledger.product("stage/longest", "layer/time", "stage/layers/longest")
+        other = "stage/longest"
+    ledger.maximum("stage/slowest", other, "stage/last")
     ledger.add("stage/backward", layer.remaining_time, time="stage/time", part="stage/forward")
     times = {
         "forward_time": "stage/forward",

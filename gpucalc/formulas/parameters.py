@@ -11,36 +11,52 @@ from gpucalc.core.formula import formula
 from gpucalc.core.units import Count, Flag, Ranks, Ratio
 
 
-@formula(symbol="L_stage", cite="narayanan2021", valid="1 <= pp <= layers")
-def stage_layers(layers: Count, pp: Count) -> Count:
-    """Layers of the longest pipeline stage; uneven stages are legal and the longest decides.
+@formula(symbol="L_stage", cite="narayanan2021", valid="1 <= pp <= layers; stated ends leave a layer to each stage")
+def stage_layers(layers: Count, pp: Count, layers_first: Count = 0, layers_last: Count = 0) -> Count:
+    """Layers of the longest pipeline stage between the ends; uneven stages are legal and the longest decides.
 
-    >>> float(stage_layers(126, 16))
-    8.0
+    Stages at the ends whose layers are stated (`layers_first`, `layers_last`; 0 where they are not) leave the rest to
+    the others. Of two stages with both stated it is the last.
+
+    >>> float(stage_layers(126, 16)), float(stage_layers(32, 8, 2, 6)), float(stage_layers(32, 2, 17, 15))
+    (8.0, 4.0, 15.0)
     """
-    return np.ceil(layers / pp)
+    first, last = layers_first * np.greater(pp, 1), layers_last * np.greater(pp, 1)
+    others = pp - np.greater(first, 0) - np.greater(last, 0)
+    return np.where(np.greater(others, 0), np.ceil((layers - first - last) / np.maximum(others, 1)), last)
 
 
 @formula(symbol="L_first", cite="narayanan2021", valid="1 <= pp <= layers")
-def first_stage_layers(layers: Count, pp: Count, longest: Count) -> Count:
-    """Layers of the first stage, which gives up one when two or more layers are missing.
+def first_stage_layers(
+    layers: Count, pp: Count, longest: Count, layers_first: Count = 0, layers_last: Count = 0
+) -> Count:
+    """Layers of the first stage: as stated, else those of a middle one, less one where two or more are missing.
+
+    With the last stage stated it gives up the first that is missing.
 
     >>> float(first_stage_layers(126, 16, 8)), float(first_stage_layers(105, 2, 53))
     (7.0, 53.0)
+    >>> float(first_stage_layers(32, 8, 4, 2, 6))
+    2.0
     """
-    missing = longest * pp - layers
-    return longest - (missing >= 2)
+    ends = np.greater(layers_last, 0)
+    missing = longest * (pp - ends) - (layers - layers_last)
+    return np.where(np.greater(layers_first, 0) & np.greater(pp, 1), layers_first, longest - (missing >= 2 - ends))
 
 
 @formula(symbol="L_last", cite="narayanan2021", valid="1 <= pp <= layers")
-def last_stage_layers(layers: Count, pp: Count, longest: Count) -> Count:
-    """Layers of the last stage, which holds the head and so gives up a layer first.
+def last_stage_layers(
+    layers: Count, pp: Count, longest: Count, layers_first: Count = 0, layers_last: Count = 0
+) -> Count:
+    """Layers of the last stage: as stated, else those of a middle one; it holds the head, so gives up a layer first.
 
     >>> float(last_stage_layers(126, 16, 8)), float(last_stage_layers(96, 8, 12))
     (7.0, 12.0)
+    >>> float(last_stage_layers(32, 8, 4, 2, 6))
+    6.0
     """
-    missing = longest * pp - layers
-    return longest - (missing >= 1)
+    missing = longest * (pp - np.greater(layers_first, 0)) - (layers - layers_first)
+    return np.where(np.greater(layers_last, 0) & np.greater(pp, 1), layers_last, longest - (missing >= 1))
 
 
 @formula(symbol="N_dense,rank", cite="shoeybi2019", valid="tp >= 1")

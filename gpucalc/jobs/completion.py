@@ -198,6 +198,19 @@ def offload_problems(cells: Mapping[str, Any]) -> list[str]:
     return []
 
 
+def stage_problems(cells: Mapping[str, Any], model: Model) -> list[str]:
+    """Layers of the end stages that leave none, or no whole share, to the others; with vpp, to a chunk."""
+    ends = {name: int(cells[name]) for name in ("layers_first", "layers_last") if cells.get(name)}
+    if cells["pp"] == 1 or not ends:
+        return []
+    rest, others = model.layers - sum(ends.values()), cells["pp"] - len(ends)
+    said = " and ".join(f"{name}={value}" for name, value in ends.items())
+    if rest < others or (not others and rest):
+        each = f"one or more for each of the {others} other stages" if others else "exactly none"
+        return [f"{said} leave {rest} of the {model.layers} layers, expected {each}"]
+    return []
+
+
 def attention_problems(cells: Mapping[str, Any], device: Device) -> list[str]:
     """A stated flash kernel that the GPU has not got."""
     kernel = cells["flash_attention"]

@@ -215,6 +215,8 @@ def software_columns(
         "experts_apart": float(experts == "loop"),
         "experts_padded": float(experts == "padded"),
         "all_gathers_tokens": float((cells.get("dispatcher") or profile.defaults["dispatcher"]) == "allgather"),
+        "layers_first": float(cells.get("layers_first") or 0),
+        "layers_last": float(cells.get("layers_last") or 0),
         "expert_imbalance": float(cells.get("expert_imbalance") or 1.0),
         "serial_gap_seconds": profile.of_generation("serial_gap_seconds", device),
         "kernel_generation": profile.of_generation(f"flash_rate_{kernel}", device),

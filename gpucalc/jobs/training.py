@@ -34,6 +34,7 @@ from gpucalc.jobs.completion import (
     complete,
     layout_facts,
     offload_problems,
+    stage_problems,
     stated_cluster,
     stated_model,
     stated_profile,
@@ -125,6 +126,7 @@ def _judged(draft: Job, facts: Facts, verdict: verdicts.Verdict) -> Job | UsageE
     problems = [
         *attention_problems(cells, device),
         *offload_problems(cells),
+        *stage_problems(cells, draft.model),
         *verdict.problems,
         *tuning_problems(cells),
     ]
