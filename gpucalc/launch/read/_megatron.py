@@ -16,7 +16,7 @@ from gpucalc.launch.read import _values
 from gpucalc.launch.read._megatron_pipeline import deal
 from gpucalc.launch.read.shell.command import near_flag
 from gpucalc.launch.shapes import same_shapes
-from gpucalc.models.model import load_model
+from gpucalc.models.model import Model, load_model
 
 INTEGERS = {
     "--num-layers": "layers",
@@ -143,7 +143,8 @@ class Arguments:
         elif f.get("etp", cells["tp"]) != cells["tp"] and "etp" in f:
             self.notes.append("--expert-tensor-parallel-size has no meaning without experts")
         self._batch(cells)
-        cells |= deal(f, cells, self.problems, self.notes)
+        depth = cells.get("layers") or getattr(self._model(), "layers", None)
+        cells |= deal(f, {**cells, "layers": depth}, self.problems, self.notes)
         cells |= self._sharding(cells) | self._recompute(cells) | self._numbers(cells) | self._kernels(cells)
         cells["sequence_parallel"] = bool(f.get("--sequence-parallel")) and cells["tp"] > 1
         if f.get("--sequence-parallel") and cells["tp"] == 1:
@@ -251,11 +252,16 @@ class Arguments:
 
     def _model_has_experts(self) -> bool:
         """Whether the model that is named beside the settings is a mixture."""
+        model = self._model()
+        return model is not None and model.experts > 0
+
+    def _model(self) -> Model | None:
+        """The model that is named beside the settings."""
         name = self.given.get("model")
         try:
-            return bool(name) and load_model(str(name)).experts > 0
+            return load_model(str(name)) if name else None
         except GpucalcError:
-            return False  # the row says what is wrong with the name
+            return None  # the row says what is wrong with the name
 
     def _name(self, cells: dict[str, Any], latent: bool) -> None:
         f = self.flags

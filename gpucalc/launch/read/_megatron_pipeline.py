@@ -9,6 +9,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from gpucalc.launch import stages
+
 _DEALS = {
     "chunk_layers": "--num-layers-per-virtual-pipeline-stage",
     "chunks": "--num-virtual-stages-per-pipeline-rank",
@@ -17,12 +19,15 @@ _DEALS = {
 
 
 def deal(f: Mapping[str, Any], cells: Mapping[str, Any], problems: list[str], notes: list[str]) -> dict[str, Any]:
-    """The cell vpp of stated options (`_megatron.Arguments.flags`); what cannot be goes to `problems`."""
+    """The cells vpp, layers_first and layers_last of stated options (`_megatron.Arguments.flags`).
+
+    What cannot be goes to `problems`.
+    """
     stated = [name for name in _DEALS if name in f]
     if len(stated) > 1:
         problems.append(f"only one of {' and '.join(_DEALS[n] for n in stated)} may be stated")
     if "layout" in stated:
-        return {"vpp": _layout_chunks(f["layout"], cells, problems)}
+        return _of_layout(f["layout"], cells, problems, notes)
     layers, pp = cells.get("layers"), int(cells["pp"])
     ends = [bool(f.get(f"--account-for-{what}-in-pipeline-split")) for what in ("embedding", "loss")]
     if not layers:
@@ -46,7 +51,12 @@ def deal(f: Mapping[str, Any], cells: Mapping[str, Any], problems: list[str], no
             problems.append(f"pp={pp} does not divide the {counted if any(ends) else plain}")
             return {"vpp": int(f.get("chunks", 1))}
         depth = slots // pp
-    return {"vpp": _chunks(f, depth, uneven, problems)}
+    found = {"vpp": _chunks(f, depth, uneven, problems)}
+    if not problems and not f.get("partition"):
+        first = f.get("first_layers", depth - ends[0])
+        last = f.get("last_layers", depth - ends[1])
+        found |= stages.ends([first, *[depth] * (pp - 2), last])
+    return found
 
 
 def _named(ends: list[bool]) -> list[str]:
@@ -78,18 +88,23 @@ def _chunks(f: Mapping[str, Any], depth: int, ends: list[int], problems: list[st
     return max(1, depth // int(f["chunk_layers"]))
 
 
-def _layout_chunks(text: str, cells: Mapping[str, Any], problems: list[str]) -> int:
-    """vpp of a layout string such as E|(t|)*126L."""
+def _of_layout(text: str, cells: Mapping[str, Any], problems: list[str], notes: list[str]) -> dict[str, Any]:
+    """vpp and the layers of the end stages of a layout string such as E|(t|)*126L."""
     plain = re.sub(r"\s|,", "", text[:2000])
     for pattern in (r"\(([EtmL|]+)\)\*(\d{1,3})", r"([EtmL|])\*(\d{1,3})"):
         plain = re.sub(pattern, lambda m: m[1] * int(m[2]), plain)
-    stages = plain.split("|")
-    if not re.fullmatch(r"[EtmL|]+", plain) or len(stages) % cells["pp"]:
+    parts, pp = plain.split("|"), int(cells["pp"])
+    if not re.fullmatch(r"[EtmL|]+", plain) or len(parts) % pp:
         problems.append(
             f"--pipeline-model-parallel-layout {text[:40]!r} is not a layout of E, t, m, L and | with a number of "
             f"stages that pp={cells['pp']} divides"
         )
-        return 1
+        return {"vpp": 1}
     if cells.get("layers") and plain.count("t") != cells["layers"]:
         problems.append(f"the layout has {plain.count('t')} layers t, not the {cells['layers']} of --num-layers")
-    return len(stages) // int(cells["pp"])
+    ranks = stages.of_ranks([part.count("t") for part in parts], pp)
+    if pp > 1 and not min(ranks[0], ranks[-1]):
+        notes.append("the layout leaves an end stage without layers; predicted with an even share there: more memory")
+    elif len(set(ranks[1:-1])) > 1 and max(ranks[1:-1]) - min(ranks[1:-1]) > 1:
+        notes.append(f"middle stages hold {min(ranks[1:-1])} to {max(ranks[1:-1])} layers: slower than predicted")
+    return {"vpp": len(parts) // pp, **stages.ends(ranks)}

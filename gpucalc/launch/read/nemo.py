@@ -150,7 +150,11 @@ def _stated(s: Settings) -> list[tuple[str, Sequence[str]]]:
         s.notes.append("mixed_precision is the recipe's own; bf16_mixed is taken")
     if not s.flag("mixed_precision.grad_reduce_in_fp32", True):
         found.append(("--grad-reduce-in-bf16", []))
+    # A layout says how many chunks there are; Megatron-Bridge lets both stand where they agree.
+    whole = s.get("model.pipeline_model_parallel_layout") is not None
     for key, value in s.values.items():
+        if whole and key == "model.virtual_pipeline_model_parallel_size":
+            continue
         name = RENAMED.get(key, "--" + key.rpartition(".")[2].replace("_", "-"))
         if key in NEGATED:
             found.append((NEGATED[key], ["false" if s.flag(key) else "true"]))

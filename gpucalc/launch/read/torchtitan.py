@@ -8,6 +8,7 @@ from typing import Any
 
 from gpucalc.core.errors import DataError, GpucalcError, UsageError, shown, suggestion
 from gpucalc.launch import legality
+from gpucalc.launch import stages as dealt
 from gpucalc.launch.read._settings import Settings
 from gpucalc.launch.read._torchtitan_settings import TABLE, settings
 from gpucalc.launch.read.shell.command import Command
@@ -270,11 +271,9 @@ class _Reader:
         each = self.values.get(p + "pipeline_parallel_layers_per_stage")
         layers = self._layers(cells)
         chunks = 1 if single else 2
+        fewer = [self.whole(f"{p}pipeline_parallel_{end}_stage_less_layers", 1, least=0) for end in ("first", "last")]
         if each is not None and layers:
-            each = self.whole(p + "pipeline_parallel_layers_per_stage", 1)
-            less = sum(
-                self.whole(f"{p}pipeline_parallel_{end}_stage_less_layers", 1, least=0) for end in ("first", "last")
-            )
+            each, less = self.whole(p + "pipeline_parallel_layers_per_stage", 1), sum(fewer)
             stages = -(-(layers + less) // each)
             if stages % pp:
                 self.problems.append(
@@ -291,6 +290,14 @@ class _Reader:
             self.problems.append(f"{name} needs two stages a rank, but the layers make {chunks}")
         if SCHEDULES[name] == "interleaved":
             cells["vpp"] = chunks
+        if layers and not self.problems:
+            depths = dealt.of_torchtitan(layers, pp * chunks, *fewer)
+            if not depths:
+                self.problems.append(f"{layers} layers, {fewer[0]} and {fewer[1]} fewer at the ends, are too few")
+                return
+            if name in V_SHAPED:  # a rank holds a stage of each half, mirrored
+                depths = [*depths[:pp], *reversed(depths[pp:])]
+            cells |= dealt.ends(dealt.of_ranks(depths, pp))
 
     def _recompute(self, cells: dict[str, Any]) -> dict[str, Any]:
         if "activation_checkpoint" in self.values:

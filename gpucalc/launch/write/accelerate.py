@@ -72,6 +72,8 @@ def _plugin_problems(launch: Launch) -> list[str]:
         near = [p for p in range(1, launch.model.layers + 1) if launch.model.layers % p == 0]
         best = min(near, key=lambda p: abs(p - c["pp"]))
         found.append(f"pp={c['pp']} does not divide the {launch.model.layers} layers; pp={best} does")
+    if c["layers_first"] or c["layers_last"]:
+        found.append("accelerate's Megatron-LM plugin deals layers evenly; leave out layers_first and layers_last")
     if c["recompute"] == "full":
         found.append("accelerate's Megatron-LM plugin recomputes selectively or nothing, not full layers")
     if c["offload_optimizer"]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
+from collections.abc import Sequence
 from typing import Any
 
 from gpucalc.core.errors import UsageError
-from gpucalc.launch import legality
+from gpucalc.launch import legality, stages
 from gpucalc.launch.job import Launch, LaunchCommand, preset_facts
 from gpucalc.launch.starter import TORCHRUN
 from gpucalc.launch.target import Target
@@ -225,25 +227,33 @@ def pipeline_arguments(launch: Launch) -> list[Any]:
     layers, pp, vpp = launch.model.layers, int(launch["pp"]), int(launch["vpp"])
     if pp == 1:
         return []
-    if len(set(launch.stage_layers)) > 1:
-        return ["--pipeline-model-parallel-layout", "E" + "|".join("t" * depth for depth in launch.stage_layers) + "L"]
-    if layers % (pp * vpp) == 0:
-        return ["--num-layers-per-virtual-pipeline-stage", layers // (pp * vpp)] if vpp > 1 else []
-    chunks = pp * vpp
-    longest = -(-layers // chunks)
-    missing = chunks * longest - layers
-    first, last = longest - missing // 2, longest - (missing - missing // 2)
-    if vpp == 1 and min(first, last) >= 1:
-        return ["--decoder-first-pipeline-num-layers", first, "--decoder-last-pipeline-num-layers", last]
-    if min(first, last) < 0 or vpp == 1:
+    found = list(launch.stage_layers) or stages.depths(layers, pp, launch["layers_first"], launch["layers_last"])
+    if len(set(found)) == 1 and found[0] % vpp == 0:
+        return ["--num-layers-per-virtual-pipeline-stage", found[0] // vpp] if vpp > 1 else []
+    if not found or min(found) < 1:
         near = [p for p in range(1, layers + 1) if layers % (p * vpp) == 0]
         best = min(near, key=lambda p: abs(p - pp)) if near else 1
         raise UsageError(
-            f"{layers} layers cannot be dealt to pp·vpp = {chunks} chunks in Megatron-LM with fewer layers on the "
-            f"first and last alone; pp={best} with vpp={vpp} divides them"
+            f"{layers} layers cannot be dealt to pp={pp} stages in Megatron-LM with fewer layers on the first and "
+            f"last alone; pp={best} with vpp={vpp} divides them"
         )
-    inner = f"({'t' * longest}|)*{chunks - 2}" if chunks > 2 else ""
-    return ["--pipeline-model-parallel-layout", f"E{'t' * first}|{inner}{'t' * last}L"]
+    if vpp == 1 and len(set(found[1:-1])) < 2 and not launch.stage_layers:
+        return ["--decoder-first-pipeline-num-layers", found[0], "--decoder-last-pipeline-num-layers", found[-1]]
+    return ["--pipeline-model-parallel-layout", layout_string(stages.in_chunks(found, vpp))]
+
+
+def layout_string(chunks: Sequence[int]) -> str:
+    """Chunks as Megatron-LM's layout string, runs of equal ones together.
+
+    >>> layout_string([0, 1, 1, 1]), layout_string([1, 2, 2, 2, 1]), layout_string([8, 7])
+    ('E|(t|)*2tL', 'Et|(tt|)*3tL', 'Etttttttt|tttttttL')
+    """
+    inner = ["t" * depth for depth in chunks]
+    text = f"E{inner[0]}|"
+    for part, run in itertools.groupby(inner[1:-1]):
+        count = len(list(run))
+        text += f"({part}|)*{count}" if count > 1 else f"{part}|"
+    return text + f"{inner[-1]}L"
 
 
 def _sharding_arguments(launch: Launch) -> list[str]:

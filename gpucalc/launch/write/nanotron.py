@@ -41,6 +41,8 @@ def problems(launch: Launch) -> list[str]:
     for name, word in (("offload_optimizer", "offload-opt"), ("offload_activations", "offload-act")):
         if c[name]:
             found.append(f"nanotron has no offload; leave out {word}")
+    if c["layers_first"] or c["layers_last"]:
+        found.append("nanotron deals layers to stages by their cost itself; leave out layers_first and layers_last")
     if c["shard_group"] and c["shard_group"] != launch.replicas:
         found.append(f"nanotron shards over all replicas, not over groups of {c['shard_group']}")
     return found

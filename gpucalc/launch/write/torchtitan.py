@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
 from gpucalc.core.errors import UsageError
 from gpucalc.launch import legality
+from gpucalc.launch import stages as dealt
 from gpucalc.launch.job import Launch, LaunchCommand
 from gpucalc.launch.shapes import preset_of
 from gpucalc.launch.starter import TORCHRUN
@@ -68,24 +70,38 @@ def shards(launch: Launch) -> tuple[int, int]:
     return dp * cp // group, group // cp
 
 
-def stages(layers: int, pp: int, chunks: int) -> tuple[int, int, int]:
-    """(layers a stage, fewer on the first, fewer on the last) that give `chunks` stages.
+def stages(launch: Launch) -> tuple[int, int, int]:
+    """(layers a stage, fewer on the first, fewer on the last) that deal the layers as they were costed.
 
-    >>> stages(80, 4, 16), stages(126, 16, 128), stages(61, 4, 4)
-    ((5, 0, 0), (1, 1, 1), (16, 0, 0))
+    Where no numbers of torchtitan do exactly that, stages that are nowhere longer.
     """
-    longest = -(-layers // chunks)
-    missing = chunks * longest - layers
-    if missing < longest or not missing:
-        return longest, 0, 0
-    first, last = missing - missing // 2, missing // 2
-    if first > (layers + missing) // chunks:
-        near = [p for p in range(1, layers + 1) if layers % (p * (chunks // pp)) == 0]
-        best = min(near, key=lambda p: abs(p - pp)) if near else 1
+    layers, pp, count = launch.model.layers, int(launch["pp"]), chunks(launch)
+    first, last = launch["layers_first"], launch["layers_last"]
+    wanted = dealt.depths(layers, pp, first, last)
+    mirrored = launch["schedule"] == "dualpipe-v"
+    near = None
+    for fewer in sorted(itertools.product(range(min(-(-layers // count), 32) + 1), repeat=2), key=sum):
+        found = dealt.of_torchtitan(layers, count, *fewer)
+        if not found:
+            continue
+        if mirrored:
+            found = [*found[:pp], *reversed(found[pp:])]
+        ranks = dealt.of_ranks(found, pp)
+        each = -(-(layers + sum(fewer)) // count)
+        if -(-(layers + sum(fewer)) // each) != count:
+            continue
+        if dealt.ends(ranks) == dealt.ends(wanted) and max(ranks) == max(wanted):
+            return each, *fewer
+        if near is None and max(ranks) <= max(wanted):
+            near = each, *fewer
+    if near is None or first or last:
+        divides = [p for p in range(1, layers + 1) if layers % (p * (count // pp)) == 0]
+        best = min(divides, key=lambda p: abs(p - pp)) if divides else 1
         raise UsageError(
-            f"torchtitan cannot deal {layers} layers to {chunks} stages of at most {longest}; pp={best} divides them"
+            f"torchtitan cannot deal {layers} layers to {count} stages as costed, {max(wanted)} at most on a rank; "
+            f"pp={best} divides them"
         )
-    return longest, first, last
+    return near
 
 
 def problems(launch: Launch) -> list[str]:
@@ -142,7 +158,7 @@ def _schedule_problems(launch: Launch) -> list[str]:
             f"(global batch {c['global_batch']})"
         )
     try:
-        stages(launch.model.layers, int(c["pp"]), chunks(launch))
+        stages(launch)
     except UsageError as error:
         found += error.problems
     return found
@@ -157,7 +173,7 @@ def chunks(launch: Launch) -> int:
 def _pipeline(launch: Launch) -> dict[str, Any]:
     if launch["pp"] == 1:
         return {}
-    each, first, last = stages(launch.model.layers, int(launch["pp"]), chunks(launch))
+    each, first, last = stages(launch)
     return {
         "pipeline_parallel_schedule": SCHEDULES[launch["schedule"]],
         "pipeline_parallel_layers_per_stage": each,
