@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from launch_jobs import database, recorded
 
 from gpucalc.core.columns import INPUT
-from gpucalc.core.errors import DataError
+from gpucalc.core.errors import DataError, UsageError
 from gpucalc.jobs.context import Context
 from gpucalc.jobs.serving_schema import RECORDS
-from gpucalc.jobs.training import resolve
+from gpucalc.jobs.training import predict, resolve
 from gpucalc.launch import flags as tables
 from gpucalc.launch import read_launch
 from gpucalc.launch.flags import USES, flags, of_use
@@ -266,3 +266,43 @@ def test_splits_that_count_embedding_and_loss(layers: int, pp: int, words: str, 
     assert (cells["pp"], cells["vpp"]) == (pp, vpp)
     with pytest.raises(DataError, match=r"slots of|does not divide|do not divide"):
         read_launch("megatron", text.replace(f"--num-layers {layers}", f"--num-layers {layers + 1}") + words)
+
+
+@pytest.mark.parametrize(
+    ("words", "ends"),
+    [
+        ("--decoder-first-pipeline-num-layers 2 --decoder-last-pipeline-num-layers 6", (2, 6)),
+        ("--decoder-last-pipeline-num-layers 11", (3, 11)),  # 21 layers for the other seven stages
+        ("--pipeline-model-parallel-layout Et*3|t*4|t*4|t*4|t*4|t*4|t*4|t*5L", (3, 5)),
+        # chunks 0 and 8 lie on the first rank: 1 + 2 layers; 7 and 15 on the last: 2 + 3
+        ("--pipeline-model-parallel-layout Et|tt|tt|tt|tt|tt|tt|tt|tt|tt|tt|tt|tt|tt|tt|tttL", (3, 5)),
+        ("--pipeline-model-parallel-layout Et*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4L", (None, None)),  # as by itself
+    ],
+)
+def test_layers_of_the_end_stages(words: str, ends: tuple[int | None, int | None]) -> None:
+    text = (
+        BASE.replace("--nnodes=1", "--nnodes=4")
+        .replace("--tensor-model-parallel-size 2", "")
+        .replace("--pipeline-model-parallel-size 1", "--pipeline-model-parallel-size 8")
+    )
+    text = text.replace("--sequence-parallel", "").replace("|", "\\|")
+    cells, _ = read_launch("megatron", text + words.replace("|", "\\|"))
+    assert (cells.get("layers_first"), cells.get("layers_last")) == ends
+
+
+def test_the_longest_end_stage_sets_the_step() -> None:
+    job = {"model": "llama-3.1-8b", "gpu": "h100-sxm-80gb", "n_gpus": 8, "pp": 8, "seq_len": 4096, "global_batch": 64}
+    job |= {"recompute": "none", "zero_stage": 1}
+    context = Context(database())
+
+    def step(**more: int) -> float:
+        return float(predict([resolve({**job, **more}, context)])[0]["pred_step_time_s"])
+
+    assert step(layers_first=4, layers_last=4) == step()
+    # 11 layers and the head instead of 4 and the head on the last stage: the pipeline waits for it
+    assert step(layers_first=3, layers_last=11) > 1.7 * step()
+    assert step(layers_first=11, layers_last=3) > 1.7 * step()
+    # a layer fewer beside the head is faster, as account-for-loss means it
+    assert step(layers_first=5, layers_last=3) < step()
+    with pytest.raises(UsageError, match=r"layers_first=30 leave 2 of the 32 layers, expected one or more for each"):
+        step(layers_first=30)

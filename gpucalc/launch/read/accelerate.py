@@ -128,6 +128,7 @@ def _megatron(s: Settings, cells: dict[str, Any]) -> dict[str, Any]:
         "ep": s.integer("megatron_lm_config.megatron_lm_expert_model_parallel_size", 1),
         "etp": s.integer("megatron_lm_config.megatron_lm_expert_tensor_parallel_size"),
         "vpp": 1,
+        "layers_last": s.integer("megatron_lm_config.megatron_lm_decoder_last_pipeline_num_layers"),
         "zero_stage": 1 if s.flag("megatron_lm_config.megatron_lm_use_distributed_optimizer") else 0,
         "offload_optimizer": s.flag("megatron_lm_config.megatron_lm_optimizer_cpu_offload"),
     }

@@ -200,6 +200,8 @@ def _megatron(s: Settings) -> dict[str, Any]:
         "tp": tp,
         "pp": s.integer(MEGATRON + "pipeline_model_parallel_size", 1),
         "vpp": 1,
+        "layers_first": s.integer(MEGATRON + "num_layers_in_first_pipeline_stage"),
+        "layers_last": s.integer(MEGATRON + "num_layers_in_last_pipeline_stage"),
         "cp": s.integer(MEGATRON + "context_parallel_size", 1),
         "ep": s.integer(MEGATRON + "expert_model_parallel_size", 1),
         "etp": s.integer(MEGATRON + "expert_tensor_parallel_size", 1),

@@ -133,6 +133,8 @@ def _megatron(s: Settings) -> dict[str, Any]:
         "tp": s.integer(MEGATRON + "tensor_model_parallel_size", 1),
         "pp": s.integer(MEGATRON + "pipeline_model_parallel_size", 1),
         "vpp": s.integer(MEGATRON + "virtual_pipeline_model_parallel_size", 1),
+        "layers_first": s.integer(TRANSFORMER + "num_layers_in_first_pipeline_stage"),
+        "layers_last": s.integer(TRANSFORMER + "num_layers_in_last_pipeline_stage"),
         "cp": s.integer(MEGATRON + "context_parallel_size", 1),
         "ep": s.integer(MEGATRON + "expert_model_parallel_size", 1),
         "zero_stage": 1 if s.flag(MEGATRON + "use_distributed_optimizer", True) else 0,

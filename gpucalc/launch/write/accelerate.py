@@ -68,12 +68,15 @@ def _plugin_problems(launch: Launch) -> list[str]:
         )
     if c["schedule"] not in {"none", "1f1b"}:
         found.append(f"accelerate's Megatron-LM plugin runs 1F1B, not {c['schedule']}")
-    if launch.model.layers % c["pp"]:
+    last = c["layers_last"] or 0
+    if last and c["pp"] > 1 and (launch.model.layers - last) % (c["pp"] - 1):
+        found.append(f"{launch.model.layers - last} layers beside layers_last={last} are no whole share of each stage")
+    if launch.model.layers % c["pp"] and not last:
         near = [p for p in range(1, launch.model.layers + 1) if launch.model.layers % p == 0]
         best = min(near, key=lambda p: abs(p - c["pp"]))
         found.append(f"pp={c['pp']} does not divide the {launch.model.layers} layers; pp={best} does")
-    if c["layers_first"] or c["layers_last"]:
-        found.append("accelerate's Megatron-LM plugin deals layers evenly; leave out layers_first and layers_last")
+    if c["layers_first"]:
+        found.append("accelerate's Megatron-LM plugin has no layers of the first stage alone; leave out layers_first")
     if c["recompute"] == "full":
         found.append("accelerate's Megatron-LM plugin recomputes selectively or nothing, not full layers")
     if c["offload_optimizer"]:
@@ -145,6 +148,8 @@ def configuration(launch: Launch) -> dict[str, Any]:
             "megatron_lm_recompute_activations": c["recompute"] == "selective",
             "megatron_lm_gradient_clipping": 1.0,
         }
+        if c["pp"] > 1 and c["layers_last"]:
+            document["megatron_lm_config"]["megatron_lm_decoder_last_pipeline_num_layers"] = c["layers_last"]
     elif sharded:
         document["fsdp_config"] = _fsdp(launch)
         replicate, shard = groups(launch)

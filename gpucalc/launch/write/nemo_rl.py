@@ -156,6 +156,9 @@ def _megatron(launch: PolicyLaunch) -> dict[str, Any]:
             "overlap_grad_reduce": c.setting("dp_overlap", True),
         },
     }
+    for end in ("first", "last"):
+        if c["pp"] > 1 and c[f"layers_{end}"]:
+            found[f"num_layers_in_{end}_pipeline_stage"] = c[f"layers_{end}"]
     if c["recompute"] != "none":
         found["recompute_granularity"] = c["recompute"]
     if launch.update.model.experts:

@@ -80,20 +80,21 @@ def stages(launch: Launch) -> tuple[int, int, int]:
     wanted = dealt.depths(layers, pp, first, last)
     mirrored = launch["schedule"] == "dualpipe-v"
     near = None
-    for fewer in sorted(itertools.product(range(min(-(-layers // count), 32) + 1), repeat=2), key=sum):
-        found = dealt.of_torchtitan(layers, count, *fewer)
+    most = min(-(-layers // count), 32)
+    for head, tail in sorted(itertools.product(range(most + 1), repeat=2), key=sum):
+        found = dealt.of_torchtitan(layers, count, head, tail)
         if not found:
             continue
         if mirrored:
             found = [*found[:pp], *reversed(found[pp:])]
         ranks = dealt.of_ranks(found, pp)
-        each = -(-(layers + sum(fewer)) // count)
-        if -(-(layers + sum(fewer)) // each) != count:
+        each = -(-(layers + head + tail) // count)
+        if -(-(layers + head + tail) // each) != count:
             continue
         if dealt.ends(ranks) == dealt.ends(wanted) and max(ranks) == max(wanted):
-            return each, *fewer
+            return each, head, tail
         if near is None and max(ranks) <= max(wanted):
-            near = each, *fewer
+            near = each, head, tail
     if near is None or first or last:
         divides = [p for p in range(1, layers + 1) if layers % (p * (count // pp)) == 0]
         best = min(divides, key=lambda p: abs(p - pp)) if divides else 1

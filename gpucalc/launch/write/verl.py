@@ -153,6 +153,9 @@ def _megatron(launch: PolicyLaunch) -> dict[str, Any]:
         f"+{at}.override_ddp_config.grad_reduce_in_fp32": c.reduced_bytes > 2,
         f"+{at}.override_ddp_config.overlap_grad_reduce": c.setting("dp_overlap", False),
     }
+    for end in ("first", "last"):
+        if c["pp"] > 1 and c[f"layers_{end}"]:
+            found[f"+{transformer}.num_layers_in_{end}_pipeline_stage"] = c[f"layers_{end}"]
     if c["vpp"] > 1:
         found[f"{at}.virtual_pipeline_model_parallel_size"] = c["vpp"]
     if launch.update.model.experts:
