@@ -205,14 +205,20 @@ WAYS = "a preset of `gpucalc models list`, a path to a config.json or its folder
 def restated(network: Network, numbers: Mapping[str, float]) -> Network:
     """A preset with stated numbers of the whole model in the place of its own.
 
-    Products and written elements of all its components scale alike; parameters that the others leave are the largest
-    component's.
+    Products and written elements of all its components scale alike; where attention has scores, counts differ in how
+    these are written, so that they take the difference. Parameters that the others leave are the largest component's.
     """
     from dataclasses import replace
 
     core = network.core
     products = numbers["gmac"] * 1e9 / network.macs if numbers.get("gmac") is not None and network.macs else 1.0
-    written = numbers["mact"] * 1e6 / network.elements if numbers.get("mact") is not None and network.elements else 1.0
+    written = scores = 1.0
+    if numbers.get("mact") is not None and network.elements:
+        of_scores = sum(part.logits for part in core)
+        of_layers = network.elements - of_scores
+        left = numbers["mact"] * 1e6 - of_layers
+        scores = left / of_scores if of_scores and left >= 0 else numbers["mact"] * 1e6 / network.elements
+        written = 1.0 if of_scores and left >= 0 else scores
     largest = max(core, key=lambda part: part.macs)
     parameters = largest.parameters
     if numbers.get("params_m") is not None:
@@ -228,7 +234,7 @@ def restated(network: Network, numbers: Mapping[str, float]) -> Network:
             scores=part.scores * products,
             fast_macs=part.fast_macs * products,
             elements=part.elements * written,
-            logits=part.logits * written,
+            logits=part.logits * scores,
         )
         parts.append(replace(stated, parameters=parameters) if part is largest else stated)
     return replace(network, components=tuple(parts))
