@@ -9,7 +9,7 @@ predictions of a row are compared: with the shipped constants, which were fitted
 fitted without it (a fifth of every source held out at random); and with constants fitted without any row of its
 source. The last one is what to expect of a cluster and a software stack that nobody has measured for us. The
 hardware calibration of kernels and collectives is the same in all three: it rests on kernel timings, not on
-training runs."""
+training runs. Networks that are no decoder have a table of their own in [families.md](families.md#how-good-it-is)."""
 
 FITTED = """\
 The kernel constants (`hardware_db/calibration/gemm.csv`, `attention.csv`, `memory.csv`, `collectives.csv`,

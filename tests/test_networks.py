@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucalc.core.errors import UsageError
-from gpucalc.models.networks.catalog import custom_network, load_network, network_names, resolve_network, with_states
+from gpucalc.models.networks.catalog import (
+    custom_network,
+    load_network,
+    network_names,
+    resolve_network,
+    restated,
+    with_states,
+)
 from gpucalc.models.networks.component import FROZEN, PASSES, TRAINED
 
 # Published counts (torchvision, timm, transformers, diffusers), GMAC and 10^6 written elements of one forward.
@@ -101,6 +108,25 @@ def test_padding_that_is_removed_costs_products_by_the_mean_length():
     whole, packed = (load_network("bert-large", {"seq_len": 512, **more}) for more in ({}, {"effective_len": 256}))
     assert whole.macs / packed.macs == pytest.approx(2.1, abs=0.1)
     assert packed.parameters == whole.parameters
+
+
+def test_stated_counts_are_those_of_the_whole_model():
+    own = load_network("clip-vit-b-16")
+    stated = restated(own, {"gmac": 2 * own.macs / 1e9, "params_m": 150.0})
+    assert stated.macs == pytest.approx(2 * own.macs)
+    assert stated.parameters == 150_000_000
+    # Counts of written elements differ in the scores of attention; what the layers write is known.
+    unet = restated(load_network("sd-1.5"), {"mact": 752.155})
+    assert unet.elements == pytest.approx(752.155e6)
+    assert unet.core[0].elements == load_network("sd-1.5").core[0].elements
+
+
+def test_scores_of_a_custom_transformer_follow_from_its_tokens():
+    known = load_network("vit-b-16")
+    numbers = {"params_m": known.parameters / 1e6, "gmac": known.macs / 1e9, "mact": known.elements / 1e6}
+    custom = custom_network("timm/vit", numbers, "vit")
+    assert custom.elements == pytest.approx(known.elements)
+    assert custom.core[0].logits == pytest.approx(known.core[0].logits, rel=0.1)
 
 
 def test_a_step_costs_three_passes_of_what_learns_and_one_of_what_does_not():
