@@ -258,7 +258,7 @@ def test_aggregated_trees_save_steps_of_lone_ranks_and_no_bytes(local, finite):
         estimates.collective_ledger("all_gather", Columns({**CONSTANTS, **place, "message": size}))
         for size in (2.0**21, 2.0**33)
     )
-    assert bool(np.isfinite(small["time/network/pat"])) == finite
+    assert ("pat" in estimates.algorithms("all_gather", small)) == finite
     if finite:
         assert small["time/network/pat"] < small["time/network/ring/simple"]
         assert large["time/network/pat"] > large["time/network/ring/simple"]

@@ -36,7 +36,7 @@ def add_all_gather(ledger: Ledger, path: str, **given: Any) -> Array:
     _add(ledger, f"{path}/link", f.link_ring_time, given, passes=GATHER)
     if _crosses(ledger, path, given):
         network = f"{path}/network"
-        candidates = [*_add_rings(ledger, network, GATHER, given), _add_pat(ledger, network, given)]
+        candidates = [*_add_rings(ledger, network, GATHER, given), *_add_pat(ledger, network, given)]
         ledger.minimum(network, *candidates, *_add_hierarchical(ledger, network, GATHER, given))
     return _add_levels(ledger, path, "collective_startup", given)
 
@@ -133,12 +133,14 @@ def _add_nvls_tree(ledger: Ledger, path: str, given: Mapping[str, Any]) -> str:
     return _add_time(ledger, tree, "nvls_tree_coupling")
 
 
-def _add_pat(ledger: Ledger, path: str, given: Mapping[str, Any]) -> str:
-    """Parallel aggregated trees, of gathers with one rank a domain."""
+def _add_pat(ledger: Ledger, path: str, given: Mapping[str, Any]) -> list[str]:
+    """Parallel aggregated trees, of gathers where any row has one rank a domain; the path of their time."""
+    if not any_row(np.equal(ledger.value(given["ranks_per_domain"]), 1)):
+        return []
     pat = f"{path}/pat"
     _add(ledger, f"{pat}/latency", wire.pat_latency, given, base="ring_simple_base")
     _add(ledger, f"{pat}/wire", wire.pat_wire_time, given, rate=f"{path}/ring/rate")
-    return _add_time(ledger, pat, "ring_simple_coupling")
+    return [_add_time(ledger, pat, "ring_simple_coupling")]
 
 
 def _add_in_switch(ledger: Ledger, path: str, given: Mapping[str, Any]) -> list[str]:

@@ -30,6 +30,8 @@ def significant(value: float, digits: int = 4) -> str:
     """
     if value == 0:
         return "0"
+    if not math.isfinite(value):
+        return str(value)
     size = math.floor(math.log10(abs(value)))
     if not -4 <= size < 15:
         return f"{value:.{digits}g}"
