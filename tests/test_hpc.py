@@ -160,6 +160,28 @@ def test_domain_wall_fermions_share_their_links_and_nothing_hides_their_halo() -
     assert float(curve("qcd", [16], 1e8)["time/halo/exposed"]) > 0
 
 
+def test_a_lattice_of_four_dimensions_is_cut_in_four() -> None:
+    """16 blocks of 64^4 x 16 sites: eight faces of 32^3 x 16 sites, half a spinor of 48 B each."""
+    assert codes.grid(16, 4, 4) == (2, 2, 2, 2)
+    ledger = curve("qcd-dwf", [16], 64.0**4 * 16, gpu="a100-sxm-40gb")
+    assert float(ledger["halo/bytes"]) == pytest.approx(8 * 32**3 * 16 * 48, rel=1e-9)
+    assert float(ledger["halo/time"]) >= float(ledger["halo/bytes"]) / 28e9
+
+
+def test_grid_on_a_node_and_several_as_published() -> None:
+    """Grid's logs: 70 % of a call of 16 A100 are communication; 14 rows of A100 and MI250X of 16^4 a GPU and more."""
+    ledger = curve("qcd-dwf", [16], 64.0**4 * 16, gpu="a100-sxm-40gb")
+    assert float(ledger["time/halo/exposed"]) / float(ledger["time/step"]) == pytest.approx(0.70, abs=0.05)
+    report = more_report("hpc", [r for r in shipped("hpc") if r["bench"].startswith("Grid")], DB)
+    groups = {line["group"]: line for line in report["by_group"]}
+    assert groups["QCD, DWF4 (rows of the fit)"]["median_pct"] <= 10
+    assert groups["QCD, Wilson (rows of the fit)"]["median_pct"] <= 12
+
+
+def test_a_lattice_of_three_dimensions_is_not_cut_in_four() -> None:
+    assert "has 3" in gpucalc("hpc", "lbm", "--gpu", "h100-sxm-80gb", "--gpus", "16", "--dimensions", "4").sentence()
+
+
 def test_a_spectral_code_exchanges_with_all_others() -> None:
     ledger = curve("fft", [1, 8, 64], 1e9)
     inside, beyond = ledger["exchange/inside"], ledger["exchange/beyond"]

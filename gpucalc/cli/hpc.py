@@ -59,8 +59,8 @@ def kernel_precision(flag: str, text: str) -> str:
 
 def dimensions_of(flag: str, text: str) -> int:
     """How many dimensions are cut."""
-    if text not in {"1", "2", "3"}:
-        raise UsageError(f"{flag} is {text!r}, expected 1, 2 or 3")
+    if text not in {"1", "2", "3", "4"}:
+        raise UsageError(f"{flag} is {text!r}, expected 1, 2 or 3, or 4 of a lattice that has as many")
     return int(text)
 
 
@@ -126,7 +126,7 @@ def hpc(
     where: Machines,
     of: KernelOptions,
     dimensions: int | None = option(
-        "--dimensions D", "Dimensions that are cut: 1, 2 or 3; 3 without it.", read=dimensions_of
+        "--dimensions D", "Dimensions that are cut, 1 to 3 or 4; all of the lattice without it.", read=dimensions_of
     ),
     staged: bool = option("--staged", "Halos are copied through the host's memory."),
     cpu: str | None = option(
@@ -179,7 +179,7 @@ def hpc(
         database,
         units=of.units,
         per_gpu=of.units_per_gpu,
-        dimensions=dimensions or 3,
+        dimensions=dimensions,
         staged=staged,
         cpu=processors,
     )

@@ -53,6 +53,9 @@ _KERNEL = Table(
     },
     {
         **dict.fromkeys(("reductions", "exchange", "exchanges"), Number()),
+        "lattice": Number(3, 4, whole=True),
+        "depth": Number(1),
+        "halo_rate": Text(accepts=_quantity("B/s")),
         "added": Flag(),
         "low": _FACTORS,
         "high": _FACTORS,

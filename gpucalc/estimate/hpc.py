@@ -33,8 +33,12 @@ def estimate_kernel(columns: Columns, *, trace: bool = False) -> Ledger:
     return ledger
 
 
+AXES = "xyzt"  # of the lattices that are cut; the last only where it has four dimensions
+
+
 def _halo(ledger: Ledger) -> None:
-    for axis in "xyz":
+    axes = [axis for axis in AXES if f"parts_{axis}" in ledger.columns]
+    for axis in axes:
         parts = f"parts_{axis}"
         ledger.add(f"halo/face/{axis}", hpc.face_units, parts=parts)
         ledger.add(f"halo/bytes/{axis}", hpc.halo_bytes, face=f"halo/face/{axis}", parts=parts)
@@ -45,9 +49,9 @@ def _halo(ledger: Ledger) -> None:
             parts=parts,
             node_parts=f"node_parts_{axis}",
         )
-    sent = ledger.total("halo/bytes", *[f"halo/bytes/{axis}" for axis in "xyz"])
-    beyond = ledger.total("halo/beyond", *[f"halo/beyond/{axis}" for axis in "xyz"])
-    messages = 2.0 * sum(np.greater(ledger.columns[f"parts_{axis}"], 1) for axis in "xyz")
+    sent = ledger.total("halo/bytes", *[f"halo/bytes/{axis}" for axis in axes])
+    beyond = ledger.total("halo/beyond", *[f"halo/beyond/{axis}" for axis in axes])
+    messages = 2.0 * sum(np.greater(ledger.columns[f"parts_{axis}"], 1) for axis in axes)
     ledger.keep("halo/messages", messages * np.greater(sent, 0))
     ledger.keep("halo/messages/network", messages * np.greater(beyond, 0))
     ledger.add("halo/staged", hpc.staged_rate)

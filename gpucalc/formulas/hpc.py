@@ -74,17 +74,20 @@ def resident_memory(local_units: Count, memory_per_unit: Bytes) -> Bytes:
 # --- halo exchange ---------------------------------------------------------------------------------
 
 
-@formula(symbol="A_i", cite="chan1994", valid="units >= 1; parts of one dimension >= 1")
-def face_units(units: Count, parts: Count, n_gpus: Count) -> Count:
+@formula(symbol="A_i", cite="chan1994", valid="units >= depth >= 1; parts of one dimension >= 1")
+def face_units(units: Count, parts: Count, n_gpus: Count, lattice: Count, depth: Count) -> Count:
     """Units on one face of a block, normal to a dimension cut in `parts`, of a cube of `units` on `n_gpus` blocks.
 
+    The cube has `lattice` dimensions, and `depth` units at each of its points (a fifth dimension that nobody cuts).
     A cube of side L in p_x·p_y·p_z blocks: the face normal to x has (L/p_y)(L/p_z) = L²·p_x/n units.
-    1000³ on 2·2·2: 500² a face; cut in 8 slabs: 1000² each.
+    1000³ on 2·2·2: 500² a face; cut in 8 slabs: 1000² each. 64⁴ of depth 16 on 2·2·2·2: 32³·16.
 
-    >>> round(float(face_units(1e9, 2, 8))), round(float(face_units(1e9, 8, 8)))
+    >>> round(float(face_units(1e9, 2, 8, 3, 1))), round(float(face_units(1e9, 8, 8, 3, 1)))
     (250000, 1000000)
+    >>> round(float(face_units(64.0**4 * 16, 2, 16, 4, 16)))
+    524288
     """
-    return units ** (2 / 3) * parts / n_gpus
+    return depth * (units / depth) ** ((lattice - 1) / lattice) * parts / n_gpus
 
 
 @formula(symbol="S_i", cite="chan1994", valid="face >= 0; parts >= 1")

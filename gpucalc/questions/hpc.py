@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +17,7 @@ from gpucalc.database import defaults, files
 from gpucalc.database.cluster import Cluster
 from gpucalc.database.reader import Database
 from gpucalc.database.records import Device
-from gpucalc.estimate.hpc import bound_of, estimate_fitted, estimate_kernel
+from gpucalc.estimate.hpc import AXES, bound_of, estimate_fitted, estimate_kernel
 from gpucalc.formulas import hpc
 
 FILE = "hpc_kernels"
@@ -50,6 +51,9 @@ class Kernel:
     bandwidth: Mapping[str, float]
     origin: str
     added: bool = False  # arithmetic adds to the traffic instead of hiding behind it
+    lattice: int = 3  # dimensions of the lattice that is cut
+    depth: float = 1.0  # units at each of its points
+    halo_rate: float = math.inf  # B/s that one GPU's halos reach at most
     exchange: float = 0.0  # bytes of a unit that all-to-all exchanges of a step move
     exchanges: float = 0.0
     low: Mapping[str, float] = field(default_factory=dict)  # rate over the predicted one, by maker
@@ -91,6 +95,9 @@ def kernel_named(name: str, known: Mapping[str, Any], changes: Mapping[str, Any]
         bandwidth=values["bandwidth"],
         origin=values["origin"],
         added=bool(values.get("added", False)),
+        lattice=int(values.get("lattice", 3)),
+        depth=float(values.get("depth", 1.0)),
+        halo_rate=parse_quantity(values["halo_rate"], "B/s") if "halo_rate" in values else math.inf,
         exchange=float(values.get("exchange", 0.0)),
         exchanges=float(values.get("exchanges", 0.0)),
         low=values.get("low", {}),
@@ -125,22 +132,26 @@ def poor_in_fp64(device: Device) -> str:
     )
 
 
-def grid(n: int, dimensions: int) -> tuple[int, int, int]:
-    """Blocks along x, y, z that cut a cube for `n` GPUs with the least surface, in up to `dimensions` of them.
+def grid(n: int, dimensions: int, lattice: int = 3) -> tuple[int, ...]:
+    """Blocks along each dimension of a lattice that cut a cube for `n` GPUs with the least surface, in up to
+    `dimensions` of them.
 
-    >>> grid(8, 3), grid(8, 1), grid(12, 3), grid(2, 3)
-    ((2, 2, 2), (8, 1, 1), (3, 2, 2), (2, 1, 1))
+    >>> grid(8, 3), grid(8, 1), grid(12, 3), grid(2, 3), grid(16, 4, 4)
+    ((2, 2, 2), (8, 1, 1), (3, 2, 2), (2, 1, 1), (2, 2, 2, 2))
     """
-    best = (math.inf, (n, 1, 1))
-    if dimensions == 1:
-        return n, 1, 1
-    for x in _divisors(n):
-        rest = n // x
-        for y in _divisors(rest) if dimensions == 3 else (rest,):
-            parts = sorted((x, y, rest // y), reverse=True)
-            surface = sum(p for p in parts if p > 1)
-            best = min(best, (surface, (parts[0], parts[1], parts[2])))
-    return best[1]
+    best = min(_factors(n, dimensions, n), key=lambda parts: (sum(p for p in parts if p > 1), parts))
+    return best + (1,) * (lattice - dimensions)
+
+
+def _factors(n: int, count: int, most: int) -> Iterator[tuple[int, ...]]:
+    """All ways to write n as a product of `count` numbers, none above the one before it."""
+    if count == 1:
+        if n <= most:
+            yield (n,)
+        return
+    for first in _divisors(n):
+        if first <= most and first**count >= n:
+            yield from ((first, *rest) for rest in _factors(n // first, count - 1, first))
 
 
 def _divisors(n: int) -> list[int]:
@@ -148,19 +159,13 @@ def _divisors(n: int) -> list[int]:
     return sorted({*low, *(n // d for d in low)})
 
 
-def node_grid(parts: tuple[int, int, int], domain: int) -> tuple[int, int, int]:
+def node_grid(parts: tuple[int, ...], domain: int) -> tuple[int, ...]:
     """How much of a block grid one scale-up domain holds, as a block with the least surface to the outside.
 
-    >>> node_grid((4, 4, 4), 8), node_grid((8, 1, 1), 4), node_grid((3, 2, 2), 8)
-    ((2, 2, 2), (4, 1, 1), (3, 1, 2))
+    >>> node_grid((4, 4, 4), 8), node_grid((8, 1, 1), 4), node_grid((3, 2, 2), 8), node_grid((2, 2, 2, 2), 4)
+    ((2, 2, 2), (4, 1, 1), (3, 1, 2), (1, 1, 2, 2))
     """
-    options = [
-        (x, y, z)
-        for x in _divisors(parts[0])
-        for y in _divisors(parts[1])
-        for z in _divisors(parts[2])
-        if x * y * z <= domain
-    ]
+    options = [o for o in itertools.product(*map(_divisors, parts)) if math.prod(o) <= domain]
     return min(options, key=lambda o: (sum(p / q for p, q in zip(parts, o, strict=True) if p > q), max(o), o))
 
 
@@ -171,17 +176,25 @@ def question(
     units: Sequence[float],
     known: Mapping[str, Any],
     *,
-    dimensions: int = 3,
+    dimensions: int | None = None,
     staged: bool = False,
 ) -> Columns:
-    """The columns of a batch: one row for each number of GPUs, with the whole problem's size beside it."""
+    """The columns of a batch: one row for each number of GPUs, with the whole problem's size beside it.
+
+    `dimensions`: those that are cut; all of the lattice without it. Raises UsageError where it has fewer.
+    """
     device = cluster.device
     halo = known["halo"]
-    parts = [grid(n, dimensions) for n in counts]
+    cut = kernel.lattice if dimensions is None else dimensions
+    if cut > kernel.lattice:
+        raise UsageError(f"--dimensions {cut}: the lattice of {kernel.name} has {kernel.lattice}")
+    parts = [grid(n, cut, kernel.lattice) for n in counts]
     inside = [node_grid(p, cluster.domain) for p in parts]
     maker = device.vendor.casefold()
     share = kernel.bandwidth.get(maker, kernel.bandwidth["other"])
-    link, network = cluster.link_bandwidth, halo["network_share"] * cluster.network_bandwidth_per_gpu
+    link = cluster.link_bandwidth
+    packed = kernel.halo_rate  # what packing and copying of the code's own halos reach at most
+    network = min(halo["network_share"] * cluster.network_bandwidth_per_gpu, packed)
     values: dict[str, Any] = {
         "units": np.asarray(units, dtype=float),
         "n_gpus": np.asarray(counts, dtype=float),
@@ -189,6 +202,8 @@ def question(
         "bytes_per_unit": kernel.bytes,
         "memory_per_unit": kernel.memory,
         "halo_bytes_per_unit": kernel.halo,
+        "lattice": float(kernel.lattice),
+        "depth": kernel.depth,
         "reductions": kernel.reductions,
         "overlap": kernel.overlap,
         "kernel_peak": device_peak(device, kernel.precision),
@@ -197,7 +212,7 @@ def question(
         "bandwidth_efficiency": share,
         "usable_bytes": device.usable_bytes,
         # Halos through the host leave the links of the scale-up domain aside.
-        "link_rate": link if staged else halo["link_share"] * link,
+        "link_rate": min(link if staged else halo["link_share"] * link, packed),
         "network_rate": network,
         "staged": float(staged),
         "staged_share": halo["staged_share"],
@@ -209,7 +224,7 @@ def question(
         "halo_latency": parse_quantity(halo["latency"], "s"),
         "reduction_latency": parse_quantity(halo["reduction_latency"], "s"),
     }
-    for axis, name in enumerate("xyz"):
+    for axis, name in enumerate(AXES[: kernel.lattice]):
         values[f"parts_{name}"] = np.array([float(p[axis]) for p in parts])
         values[f"node_parts_{name}"] = np.array([float(p[axis]) for p in inside])
     if len(counts) == 1:
@@ -225,7 +240,7 @@ def scaling_rows(
     known: Mapping[str, Any],
     *,
     weak: bool,
-    dimensions: int = 3,
+    dimensions: int | None = None,
     staged: bool = False,
 ) -> list[dict[str, Any]]:
     """One row a number of GPUs; speed-up and efficiency against one GPU of the same problem, or of its share."""

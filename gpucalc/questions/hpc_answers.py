@@ -98,7 +98,7 @@ def kernel_answer(
     *,
     units: float | None = None,
     per_gpu: float | None = None,
-    dimensions: int = 3,
+    dimensions: int | None = None,
     staged: bool = False,
     cpu: Processors | None = None,
 ) -> Answer:
@@ -158,8 +158,7 @@ def _kernel_row(kernel: Kernel, device: Device, n: int, units: float, ledger: Le
         f"units_{kernel.unit.replace('-', '_')}": units,
         "step_time_s": at("time/step"),
         "rate_per_s": at("metric/rate"),
-        "rate_low_per_s": low,
-        "rate_high_per_s": high,
+        **({"rate_low_per_s": low, "rate_high_per_s": high} if low < high else {}),
         "tflops": at("metric/rate") * kernel.flops / 1e12,
         "intensity_flop_per_byte": at("metric/intensity"),
         "peak_tflops": codes.device_peak(device, kernel.precision) / 1e12,

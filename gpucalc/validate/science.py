@@ -5,6 +5,7 @@ Every row is predicted twice: as the command prints it, and with the shares that
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 
 from gpucalc.core.errors import DataError, UsageError
 from gpucalc.core.ledger import Columns
+from gpucalc.database.cluster import resolve_cluster
 from gpucalc.database.reader import Database
 from gpucalc.database.records import Device
 from gpucalc.estimate.hpc import estimate_kernel
@@ -26,6 +28,7 @@ from gpucalc.validate.rows import compared, number, target
 LIMITS = {"HPL": 0.09, "HPCG": 0.12, "LBM NVIDIA FP32": 0.07, "LBM NVIDIA FP16": 0.08}
 LIMIT_SEVERAL = 0.30
 MATRIX_ELEMENT = 8.0  # B of a number of HPL's matrix
+LEAST_SIDE = 16  # of a GPU's lattice, below which starts of messages and kernels are most of a call
 SPILT = 1.05  # a matrix may be a little larger than the device memory
 RPEAK_RANGE = (0.7, 1.35)  # of the listed peak over ours: outside it the count of GPUs is not what it says
 LBM_BYTES = {"FP32/FP32": "lbm", "FP32/FP16S": "lbm-fp16"}
@@ -38,9 +41,18 @@ SEVERAL = "LBM, 2 to 8 GPUs through the host"
 
 def science_report(rows: list[dict[str, str]], db: Database) -> tuple[list[dict[str, Any]], list[Line]]:
     """Rows of every benchmark that is known, and the targets on those that were left out."""
-    found = [*_listed(rows, db), *_lattice(rows, db), *_several(rows, db), *_grind(rows, db), *_strong(rows)]
+    found = [
+        *_listed(rows, db),
+        *_lattice(rows, db),
+        *_several(rows, db),
+        *_grind(rows, db),
+        *_qcd(rows, db),
+        *_strong(rows),
+    ]
     if not found:
-        raise UsageError("no row is of a benchmark that is known: HPL, HPCG, FluidX3D, MFC, GROMACS, Amber, LAMMPS")
+        raise UsageError(
+            "no row is of a benchmark that is known: HPL, HPCG, FluidX3D, MFC, Grid, GROMACS, Amber, LAMMPS"
+        )
     targets = []
     for family in dict.fromkeys(r["family"] for r in found):
         own = family.removesuffix(LEFT_OUT)
@@ -173,6 +185,8 @@ def _alone(kernel: codes.Kernel, peak: Any, bandwidth: Any, share: Any) -> Any:
         **ones,
         **parts,
         "units": 1.0,
+        "lattice": float(kernel.lattice),
+        "depth": kernel.depth,
         "reduction_latency": 0.0,
         "flops_per_unit": kernel.flops,
         "bytes_per_unit": kernel.bytes,
@@ -305,6 +319,42 @@ def _grind(rows: Sequence[Mapping[str, str]], db: Database) -> list[dict[str, An
             memory = hpc.kernel_memory_time(1.0, kernel.bytes, device.memory_bandwidth, share)
             predicted = float(np.maximum(compute, memory)) * 1e9
             found.append(compared(r["gpu"], "CFD FP64 (rows of the fit)", number(r, "value"), predicted))
+    return found
+
+
+QCD = {"Wilson": ("qcd", 1), "DWF4": ("qcd-dwf", 12), "per-node rate": ("qcd-dwf", 16)}  # metric → kernel, Ls
+QCD_NODES = {
+    "JUWELS Booster": ("a100-sxm-40gb", 4),
+    "Frontier": ("mi250x-gcd", 8),
+    "Perlmutter": ("a100-sxm-40gb", 4),
+}
+HDR = 200.0  # Gb/s for each GPU of a node of JUWELS Booster
+
+
+def _qcd(rows: Sequence[Mapping[str, str]], db: Database) -> list[dict[str, Any]]:
+    """Dslash of Grid on one node and several, as the command answers it; lattices of 16^4 a GPU and more."""
+    known = codes.constants(db)
+    found = []
+    for r in rows:
+        if not r.get("bench", "").startswith("Grid") or r.get("metric") not in QCD or r.get("system") not in QCD_NODES:
+            continue
+        (name, depth), (gpu, each) = QCD[r["metric"]], QCD_NODES[r["system"]]
+        n, sides = int(number(r, "n_gpus")), [int(side) for side in re.findall(r"\d+(?=\^)", r["problem"])]
+        local = re.match(r"L=(\d+) local", r["problem"])
+        if local is not None:
+            points, small = n * int(local[1]) ** 4, int(local[1]) < LEAST_SIDE
+        else:
+            points, small = sides[0] ** 3 * (256 if "x256" in r["problem"] else sides[0]), False
+        kernel = dataclasses.replace(codes.kernel_named(name, known), depth=float(depth))
+        cluster = resolve_cluster(db, gpu, n, each, HDR)
+        step = estimate_kernel(codes.question(kernel, cluster, [n], [float(points * depth)], known))["time/step"]
+        family = f"QCD, {r['metric'].replace('per-node rate', 'DWF4')} (rows of the fit)"
+        if small:
+            family = "QCD, 8^4 and 12^4 a GPU"
+        elif r["system"] == "Perlmutter":
+            family = "QCD, Perlmutter at its start"
+        rate = kernel.flops * points * depth / float(step) / 1e9 / (n / each)
+        found.append(compared(f"{r['system']} {n} {r['metric']} {r['problem']}", family, number(r, "value"), rate))
     return found
 
 
