@@ -68,7 +68,7 @@ def test_hpc_list_benchmarks_and_measured_codes() -> None:
         ("hpc lbm --gpu h100-sxm-80gb --units -5", "--units"),
         ("hpc lbm --gpu h100-sxm-80gb --bytes 16", "has no unit"),
         ("hpc lbm --gpu h100-sxm-80gb --precision bf16", "precision"),
-        ("hpc lbm --gpu h100-sxm-80gb --dimensions 4", "1, 2 or 3"),
+        ("hpc lbm --gpu h100-sxm-80gb --dimensions 4", "lattice of lbm has 3"),
         ("hpc custom --gpu h100-sxm-80gb --flops 8FLOP", "--bytes"),
         ("hpc stencil --gpu h800-sxm-80gb", "states no fp64 peak"),
         ("hpc hpl --gpu h100-sxm-80gb --units 5", "no meaning"),

@@ -54,6 +54,15 @@ def test_best_fit_takes_the_fullest_leaf_that_holds_the_gang() -> None:
     assert set(best.blocks) == {"n008", "n009", "n010"}
 
 
+def test_schedulers_without_leaves_take_equal_nodes_in_no_order() -> None:
+    """On four equal leaves best fit stays on one, and those that know no leaves touch all of them."""
+    nodes = cluster([8] * 32, leaf=8)
+    found = {p.strategy: p for p in schedule.placements(nodes, 8, 8)}
+    assert {name: p.leaves for name, p in found.items()} == {"best-fit": 1, "least-free": 4, "balanced": 1, "spread": 4}
+    times = dict((p.strategy, t) for p, t in schedule.score(list(found.values()), job(), 7.0))
+    assert times["best-fit"] < times["spread"]
+
+
 def test_spreading_touches_more_leaves_and_fragments_more() -> None:
     nodes = cluster([8] * 16, leaf=4)
     found = {p.strategy: p for p in schedule.placements(nodes, 8, 2)}

@@ -249,6 +249,10 @@ def _columns(
         age = db_defaults.age_in_months(known.date)
         capital = known.usd
         said = f"{known.low:,.0f} to {known.high:,.0f}, as of {known.date}, {age} months old ({known.source})"
+        notes.append(
+            f"capital of {device.key} with its node and network {capital:,.0f} USD ({known.low:,.0f} to "
+            f"{known.high:,.0f}) as of {known.date}, {age} months old; state --capital"
+        )
     if capital is None:
         notes.append(f"no price of {device.key} with its node is known; cost of ownership needs --capital")
     else:

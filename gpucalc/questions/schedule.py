@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -130,7 +131,7 @@ def _by_leaf(nodes: Sequence[NodeState], share: int) -> dict[str, list[NodeState
     for node in nodes:
         if node.free >= share:
             leaves.setdefault(node.leaf, []).append(node)
-    return leaves
+    return {leaf: sorted(members, key=lambda n: n.name) for leaf, members in leaves.items()}
 
 
 def _room(members: Sequence[NodeState], share: int) -> int:
@@ -139,13 +140,19 @@ def _room(members: Sequence[NodeState], share: int) -> int:
 
 def _take(members: Sequence[NodeState], wanted: int, share: int, taken: Taken) -> int:
     """Take up to `wanted` blocks, fullest nodes first, so that whole nodes stay whole; what is still wanted."""
-    for node in sorted(members, key=lambda n: (n.free, n.name)):
+    for node in sorted(members, key=lambda n: n.free):
         if wanted <= 0:
             break
         count = min(wanted, node.free // share)
         taken[node.name] = taken.get(node.name, 0) + count
         wanted -= count
     return wanted
+
+
+def _in_no_order(leaves: Mapping[str, list[NodeState]]) -> list[NodeState]:
+    """The nodes as a scheduler meets them that knows no leaves: one of each leaf in turn."""
+    rows = itertools.zip_longest(*leaves.values())
+    return [node for row in rows for node in row if node is not None]
 
 
 def _best_fit(leaves: Mapping[str, list[NodeState]], needed: int, share: int) -> Taken:
@@ -163,7 +170,7 @@ def _best_fit(leaves: Mapping[str, list[NodeState]], needed: int, share: int) ->
 def _least_free(leaves: Mapping[str, list[NodeState]], needed: int, share: int) -> Taken:
     """The fullest nodes of the whole cluster, wherever they hang: whole nodes are kept for later gangs."""
     taken: Taken = {}
-    _take([n for members in leaves.values() for n in members], needed, share, taken)
+    _take(_in_no_order(leaves), needed, share, taken)
     return taken
 
 
@@ -186,9 +193,9 @@ def _balanced(leaves: Mapping[str, list[NodeState]], needed: int, share: int) ->
 def _spread(leaves: Mapping[str, list[NodeState]], needed: int, share: int) -> Taken:
     """One block on each of the emptiest nodes in turn: what a scheduler without topology does."""
     taken: Taken = {}
-    members = [n for group in leaves.values() for n in group]
+    members = _in_no_order(leaves)
     while needed > 0:
-        for node in sorted(members, key=lambda n: (-(n.free - share * taken.get(n.name, 0)), n.name)):
+        for node in sorted(members, key=lambda n: -(n.free - share * taken.get(n.name, 0))):
             if needed > 0 and node.free >= share * (taken.get(node.name, 0) + 1):
                 taken[node.name] = taken.get(node.name, 0) + 1
                 needed -= 1
