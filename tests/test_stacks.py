@@ -61,3 +61,16 @@ def test_a_long_clip_takes_what_was_published():
     )
     assert row["pred_latency_s"] == pytest.approx(1904, rel=0.2)
     assert row["pred_latency_low_s"] < 1904 < row["pred_latency_high_s"]
+
+
+def test_stacks_that_choose_their_layout_take_no_mark_of_it():
+    assert choose_stack("mxnet-tuned", DB, channels_last=True) == choose_stack("mxnet-tuned", DB)
+    assert choose_stack("pytorch", DB, channels_last=True) != choose_stack("pytorch", DB)
+
+
+def test_layers_without_a_norm_move_less():
+    """TensorFlow's table of May 2017: VGG-16 (no norms) trains 154 pictures a second on a P100, synthetic data."""
+    row = predicted(
+        model="vgg-16", gpu="p100-sxm2-16gb", n_gpus=1, micro_batch=64, precision="fp32", framework="tensorflow"
+    )
+    assert row["pred_step_time_s"] == pytest.approx(64 / 154, rel=0.25)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gpucalc.database.reader import Database
 
 GENERIC = "pytorch"  # the stack of a framework that no word names
+WHOLE = ("tuned", "tensorrt", "hugectr", "nemo")  # stacks that choose layout and fusion themselves, whatever is said
 MARKS = ("nhwc", "compiled")  # in the order in which they end a stack's name
 # What stands for a kind of net without rows of its own: kernels of the same shape.
 KIN = {"volume": "conv", "depthwise": "conv", "mixed": "conv", "unet": "conv", "recommender": "encoder"}
@@ -53,7 +54,8 @@ def choose_stack(
     found = max((word for word in words if word in text), key=len, default="")
     base = words[found].texts["stack"] if found else GENERIC
     kin, kin_marks = split_marks(words[found].texts["kin"] if found else "")
-    marks = tuple(m for m, on in (("compiled", compiled), ("nhwc", channels_last)) if on or m in kin_marks)
+    asked = {"compiled": compiled, "nhwc": channels_last}
+    marks = tuple(m for m, on in asked.items() if base not in WHOLE and (on or m in kin_marks))
     names = tuple(dict.fromkeys(name for name in (base, kin, GENERIC) if name))
     return Stack("-".join((base, *marks)), names, marks, bool(found))
 

@@ -68,6 +68,7 @@ def _forward(ledger: Ledger, part: str, samples: str) -> None:
         convolution.element_traffic_time,
         missed=f"missed/{part}",
         elements=f"{part}.elements",
+        bare=f"{part}.bare",
         traffic_bytes=f"{part}.traffic_bytes",
         element_ratio=f"{part}.element_ratio",
         **shared,

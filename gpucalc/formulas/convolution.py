@@ -49,6 +49,8 @@ def product_time(
 @formula(symbol="t_mem", cite="gpucalc-networks", valid="samples > 0")
 def element_traffic_time(
     elements: Elements,
+    bare: Elements,
+    bare_ratio: Ratio,
     samples: Count,
     runs: Count,
     share: Ratio,
@@ -61,11 +63,13 @@ def element_traffic_time(
 
     traffic_bytes: bytes moved for one element of two bytes, with norms, activations and additions; a stack that fuses
     them moves fewer. element_ratio: size of an element over two bytes; missed: the share that no cache serves.
+    bare: of the elements, those that no norm follows; they move bare_ratio of the bytes.
 
-    >>> round(element_traffic_time(11.11e6, 256.0, 1.0, 1.0, 12.0, 1.0, 1.0, 900e9) * 1e3, 1)
+    >>> round(element_traffic_time(11.11e6, 0.0, 0.6, 256.0, 1.0, 1.0, 12.0, 1.0, 1.0, 900e9) * 1e3, 1)
     37.9
     """
-    return elements * samples * runs * share * traffic_bytes * element_ratio * missed / memory_bandwidth
+    moved = elements - (1 - bare_ratio) * bare
+    return moved * samples * runs * share * traffic_bytes * element_ratio * missed / memory_bandwidth
 
 
 @formula(symbol="s_miss", cite="gpucalc-networks", valid="layers >= 1; cache_bytes >= 0")

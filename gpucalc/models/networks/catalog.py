@@ -234,6 +234,7 @@ def restated(network: Network, numbers: Mapping[str, float]) -> Network:
             scores=part.scores * products,
             fast_macs=part.fast_macs * products,
             elements=part.elements * written,
+            bare=part.bare * written,
             logits=part.logits * scores,
         )
         parts.append(replace(stated, parameters=parameters) if part is largest else stated)

@@ -42,6 +42,7 @@ class Component:
     heads: int = 0
     blocks: int = 0
     fast_macs: float = 0.0  # of macs: those of kernels of 3 and more at stride 1, which fp32 algorithms shorten
+    bare: float = 0.0  # of elements of a convolution net: those of layers that no norm follows
     looked_up: float = 0.0  # rows of tables that a sample reads
     width: int = 0  # of a row
     tables: int = 0
@@ -102,6 +103,7 @@ class Count:
     logits: float = 0.0
     launches: int = 0
     fast_macs: float = 0.0
+    bare: float = 0.0
 
     def component(self, name: str, kind: str, **more: Any) -> Component:
         """The count as a component."""
@@ -115,6 +117,7 @@ class Count:
             self.logits,
             self.launches,
             fast_macs=self.fast_macs,
+            bare=self.bare if kind == CONV else 0.0,
             **more,
         )
 
@@ -173,6 +176,7 @@ class Count:
         if stride == 1 and groups == 1 and min(kernels) >= 3 and inputs >= 16:
             self.fast_macs += macs
         self.elements += float(outputs * pixels)
+        self.bare += 0.0 if norm else float(outputs * pixels)
         self.launches += 1
         return out
 

@@ -198,6 +198,7 @@ def retinanet(spec: dict[str, Any], size: Size) -> list[Component]:
         one.conv(256, anchors * 4, 3, size, bias=True, norm=False)
         head.macs, head.elements = head.macs + one.macs, head.elements + one.elements
         head.fast_macs += one.fast_macs
+        head.bare += one.bare
         head.launches += one.launches
         head.parameters = one.parameters if level == 0 else head.parameters  # the levels share their weights
     return [body.component("backbone", CONV), neck.component("pyramid", CONV), head.component("heads", CONV)]
