@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpucalc.cli.commands import command
 from gpucalc.cli.job_options import ClusterOptions
-from gpucalc.cli.option import argument
+from gpucalc.cli.option import argument, option
 from gpucalc.cli.output import FigureOptions, to_stderr
 from gpucalc.cli.values import operation_named
 from gpucalc.core.errors import UsageError
@@ -17,6 +17,9 @@ def comm(
     op: str | None = argument("OP", ", ".join(OPERATIONS) + ".", read=operation_named, complete=OPERATIONS),
     size: str | None = argument("SIZE", "Bytes with a unit, such as 1GiB."),
     where: ClusterOptions,
+    profile: str | None = option(
+        "--profile NAME", "As beside the compute of a training step with this software.", complete="profiles"
+    ),
     output: FigureOptions,
 ) -> None:
     """Time, algorithm and bus bandwidth of a collective, by algorithm.
@@ -39,7 +42,7 @@ def comm(
     from gpucalc.questions.collectives import comm as evaluated
     from gpucalc.questions.collectives import not_permitted, place_sentence
 
-    rows = evaluated(op, size_bytes, cluster, database)
+    rows = evaluated(op, size_bytes, cluster, database, profile)
     if output.plot is not None:
         from gpucalc.output.figures import save
         from gpucalc.output.figures.kernels import comm_figure

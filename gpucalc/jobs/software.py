@@ -196,10 +196,7 @@ def software_columns(
         **tuning,
         **activation_columns(cells, profile, tuning),
         "cast_share": cast,
-        "link_efficiency": constants["training_link_efficiency"],
-        "through_link_efficiency": constants["training_link_efficiency"],
-        "network_efficiency": constants["training_network_efficiency"],
-        "exchange_card_share": constants["training_network_efficiency"],
+        **rates_beside_compute(constants),
         "weight_comm_bytes": gathered,
         "adapter_ratio": constants["lora_operations"] if "lora" in method else ADAPTER_OPERATIONS,
         "orthogonalises": float(cells["optimizer"] == "muon"),
@@ -229,6 +226,13 @@ def software_columns(
         "resting_share": 0.0,
         "host_memory_bandwidth": profile.of_generation("host_memory_bandwidth", device),
     }
+
+
+def rates_beside_compute(constants: Mapping[str, float]) -> dict[str, float]:
+    """What collectives keep of links and cards beside the compute of a training step, under the formulas' names."""
+    link, network = constants["training_link_efficiency"], constants["training_network_efficiency"]
+    cards = {"network_efficiency": network, "exchange_card_share": network}
+    return {"link_efficiency": link, "through_link_efficiency": link, **cards}
 
 
 def power_columns(device: Device, profile: Profile) -> dict[str, float]:

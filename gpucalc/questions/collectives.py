@@ -13,6 +13,7 @@ from gpucalc.core.ledger import Columns, Ledger
 from gpucalc.core.vocabulary import operation
 from gpucalc.database.cluster import PLACE_CELLS, resolve_cluster
 from gpucalc.database.network import collective_constants, exchange_constants
+from gpucalc.database.profiles import load_profile
 from gpucalc.database.tables import EXCHANGE_KERNELS, EXCHANGE_PHASES
 from gpucalc.estimate.collectives import (
     BF16_TOKEN,
@@ -23,6 +24,7 @@ from gpucalc.estimate.collectives import (
     collective_ledger,
     exchange_ledger,
 )
+from gpucalc.jobs.software import rates_beside_compute
 
 if TYPE_CHECKING:
     from gpucalc.database.cluster import Cluster
@@ -215,21 +217,29 @@ def _phase_seconds(
 # --- comm -----------------------------------------------------------------------------------------
 
 
-def comm_ledger(op: str, size_bytes: float, cluster: Cluster, db: Database, *, trace: bool = False) -> Ledger:
-    """All terms of one collective over every GPU of a cluster."""
+def comm_ledger(
+    op: str, size_bytes: float, cluster: Cluster, db: Database, profile: str | None = None, *, trace: bool = False
+) -> Ledger:
+    """All terms of one collective over every GPU of a cluster: alone, or beside the compute of a profile's step."""
     columns: dict[str, Any] = collective_constants(cluster, db)
+    if profile is not None:
+        values = load_profile(profile, db).values
+        columns |= {name: value for name, value in values.items() if name in columns} | rates_beside_compute(values)
     columns |= {"message": float(size_bytes), "ranks": float(cluster.n_gpus)}
     return collective_ledger(operation(op), Columns(columns), trace=trace)
 
 
-def comm(op: str, size_bytes: float, cluster: Cluster, db: Database) -> list[dict[str, Any]]:
+def comm(
+    op: str, size_bytes: float, cluster: Cluster, db: Database, profile: str | None = None
+) -> list[dict[str, Any]]:
     """One row per algorithm of a collective over every GPU of a cluster, fastest first.
 
+    With a software profile, what it takes beside the compute of a training step, as `explain` shows it.
     Keys: op, bytes, n_gpus, algorithm, time_us, algbw_GBps, busbw_GBps, chosen, bound (link, network, latency).
     """
     op = operation(op)
-    ledger = comm_ledger(op, size_bytes, cluster, db)
-    idle = comm_ledger(op, 0.0, cluster, db)
+    ledger = comm_ledger(op, size_bytes, cluster, db, profile)
+    idle = comm_ledger(op, 0.0, cluster, db, profile)
     ranks, local = ledger.columns["ranks"], ledger["group"]
     best = str(chosen_algorithm(op, ledger)[0])
     rows = []

@@ -17,6 +17,7 @@ from gpucalc.jobs import training as jobs
 from gpucalc.jobs.context import Context
 from gpucalc.jobs.variations import Outcome, Variation, outcomes
 from gpucalc.layouts.axes import LARGEST_TP, decided_axes, divisors
+from gpucalc.questions.crossings import crossing_note
 from gpucalc.questions.plan import plan
 
 MODES = ("strong", "weak", "both")
@@ -187,7 +188,16 @@ def scale(
         if len(mine) >= 3:
             curves.laws.append(fitted_law(one, mine))
         curves.takeovers += takeovers(one, mine)
+        curves.notes += [note for note in [_crossing(one, mine)] if note and note not in curves.notes]
     return curves
+
+
+def _crossing(mode: str, points: Sequence[Point]) -> str:
+    """Which groups cross which tier at the largest count, and what that costs."""
+    if not points or points[-1].outcome is None:
+        return ""
+    said = crossing_note(points[-1].outcome.job)
+    return f"{mode}, {points[-1].n_gpus:,} GPUs: {said}" if said else ""
 
 
 def _curve(
