@@ -6,10 +6,11 @@ import shlex
 from typing import Any
 
 import pytest
-from launch_jobs import BIG, SMALL, launch, recorded, wrapped, yaml_document
+from launch_jobs import BIG, SMALL, launch, recorded, text_of, wrapped, yaml_document
 from manifest_schema import check_manifest, problems
 
 from gpucalc.core.errors import UsageError
+from gpucalc.launch import read_launch
 from gpucalc.launch.job import Launch, Placed
 from gpucalc.launch.read.shell.script import read_script
 from gpucalc.launch.target import all_of
@@ -112,3 +113,52 @@ def test_scripts_are_bound_to_the_nodes_of_a_placement() -> None:
     document = yaml_document(wrapped(made, "k8s", "megatron", placed=placed))
     check_manifest(document)
     assert document["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "gpu"}
+
+
+@pytest.mark.parametrize("target", ["megatron", "torchtitan", "nemo"])
+@pytest.mark.parametrize("kind", ["TrainJob", "PyTorchJob", "JobSet"])
+def test_a_manifest_reads_back_as_its_command(target: str, kind: str) -> None:
+    made = launch(target, LAYOUTS[target])
+    beside = {"model": made["model"]} if target == "nemo" else {}
+    alone, _ = read_launch(target, text_of(target, LAYOUTS[target]), {**beside, "n_gpus": made.n_gpus})
+    cells, _ = read_launch(target, wrapped(made, "k8s", target, kind), beside)
+    assert cells["n_gpus"] == made.n_gpus
+    differing = {n for n in alone if n != "gpus_per_node" and alone[n] != cells.get(n)}
+    assert not differing, {n: (alone[n], cells.get(n)) for n in differing}
+
+
+POD = """
+apiVersion: v1
+kind: Pod
+spec:
+  containers:
+  - name: engine
+    image: vllm/vllm-openai:latest
+    env: [{name: TP, value: "4"}]
+    %s
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        'command: [vllm, serve]\n    args: [llama-3.1-70b, "--tensor-parallel-size", "4", "--max-num-seqs", "64"]',
+        'args: ["--model", "llama-3.1-70b", "--tensor-parallel-size=$(TP)", "--max-num-seqs", "64"]',
+        'command: [sh, -c, "vllm serve llama-3.1-70b -tp ${TP} --max-num-seqs 64"]',
+    ],
+)
+def test_a_pod_of_an_engine_is_its_command(words: str) -> None:
+    cells, _ = read_launch("vllm", POD % words)
+    assert (cells["model"], cells["tp"], cells["max_seqs"], cells["n_gpus"]) == ("llama-3.1-70b", 4, 64, 4)
+
+
+def test_a_compose_file_is_its_command() -> None:
+    text = (
+        "services:\n  engine:\n    image: vllm/vllm-openai\n    command: >\n      --model llama-3.1-70b\n"
+        "      --tensor-parallel-size 4\n"
+    )
+    assert read_launch("vllm", text)[0]["tp"] == 4
+    docker = "docker run --gpus all -p 8000:8000 --ipc=host vllm/vllm-openai:latest --model llama-3.1-70b -tp 4"
+    cells, notes = read_launch("vllm", docker)
+    assert cells["tp"] == 4
+    assert not any("not in the list" in note for note in notes)

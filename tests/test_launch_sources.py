@@ -187,3 +187,9 @@ def test_bridge_reduces_in_the_type_that_was_costed() -> None:
     for kind in ("bf16", "fp32"):
         text = text_of("nemo", "tp2-dp4-mbs1-zero1-sp-none", SMALL, grad_accum_dtype=kind)
         assert read_launch("nemo", text)[0]["grad_accum_dtype"] == kind
+
+
+def test_a_converted_checkpoint_names_the_model() -> None:
+    text = SWIFT.replace("--model Qwen/Qwen3-30B-A3B", "--load ckpt/Qwen3-30B-A3B-mcore")
+    assert text != SWIFT
+    assert read_launch("ms-swift", text)[0]["model"] == "qwen3-30b-a3b"

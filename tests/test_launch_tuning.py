@@ -231,3 +231,31 @@ def test_torchtune() -> None:
     with pytest.raises(DataError, match="says no shape that is known"):
         read_launch("torchtune", TUNE.replace("lora_llama3_1_8b", "lora_llama9_8b"))
     assert read_launch("torchtune", TUNE.replace("lora_llama3", "qlora_llama3"))[0]["quantisation"] == "nf4-dq"
+
+
+@pytest.mark.parametrize("dashes", [False, True])
+def test_a_trl_command_means_its_options(dashes: bool) -> None:
+    command = (
+        "accelerate launch --num_processes 8 trl/scripts/sft.py --model_name_or_path Qwen/Qwen3-8B "
+        "--per_device_train_batch_size 2 --gradient_accumulation_steps $STEPS --max_seq_length 4096 --bf16 --packing "
+        "--use_peft --lora_r 32 --lora_target_modules q_proj v_proj --gradient_checkpointing False --use_liger_kernel"
+    )
+    if dashes:
+        words = [w.replace("_", "-") if w.startswith("--") else w for w in command.split()]
+        command = " ".join(words)
+    cells, notes = read_launch("trl", f"STEPS=4\n{command}\n", {"zero_stage": 2})
+    expected = {
+        "model": "qwen3-8b", "method": "lora", "lora_rank": 32, "lora_targets": "q+v", "seq_len": 4096, "n_gpus": 8,
+        "micro_batch": 2, "global_batch": 64, "recompute": "none", "precision": "bf16", "loss_kernel": "linear",
+    }  # fmt: skip
+    found = {name: cells.get(name) for name in expected}
+    assert found | {"lora_targets": found["lora_targets"].replace("qv", "q+v")} == expected
+    assert notes == []
+    with pytest.raises(DataError, match="STEPS is not set"):
+        read_launch("trl", command, {"zero_stage": 2})
+
+
+def test_trl_is_software_that_is_known() -> None:
+    cells, _ = read_launch("trl", TRL, {"n_gpus": 4, "zero_stage": 0})
+    job = resolve({"gpu": "h100-sxm-80gb", **cells}, Context(database()))
+    assert not any("is not known" in remark for remark in job.remarks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -13,11 +14,12 @@ from gpucalc.models.model import load_model, resolve_preset
 
 
 def settings_of(
-    text: str, table: str, who: str, given: Mapping[str, Any], signs: Collection[str]
+    text: str, table: str, who: str, given: Mapping[str, Any], signs: Collection[str], aliases: Mapping[str, str]
 ) -> tuple[Settings, list[str]]:
     """The options of the one server command of a text by name, and the words that belong to none.
 
-    An option without a value is true; --no-NAME is NAME off. signs: words by which the command is known.
+    An option without a value is true; --no-NAME is NAME off. signs: words by which the command is known. aliases:
+    other names of options.
     """
     known = set(flags(table)) | set(signs)
     command = find_command(text, known, who)
@@ -50,6 +52,7 @@ def settings_of(
                 taken.append(words[place])
                 place += 1
             values[name] = _value(taken)
+    values = {aliases.get(name, name): value for name, value in values.items()}
     settings = Settings(values, table, who, given)
     settings.notes += command.notes
     return settings, stray
@@ -61,6 +64,9 @@ def _after(command: Command, signs: Collection[str]) -> list[str]:
         word = command.words[place]
         if word in signs or word.rpartition("/")[2] in signs:
             return command.words[place + 1 :]
+    if command.words[:2] in (["docker", "run"], ["podman", "run"]):  # the words after the image are the engine's
+        image = next((at for at, word in enumerate(command.words) if re.match(r"[\w.:-]+/\w", word)), 0)
+        return command.words[image + 1 :]
     return command.words
 
 
@@ -103,6 +109,27 @@ def share_of(s: Settings, key: str) -> float | None:
         s.problems.append(f"{key} is {str(value)[:40]!r}, expected a share such as 0.9")
         return None
     return share
+
+
+def weights_of(s: Settings, weights: Mapping[str, str], dtypes: Mapping[str, str | None]) -> str | None:
+    """The type of the weights by an engine's words for quantisation, else of its data type."""
+    kind = s.get("--quantization")
+    if kind is not None:
+        found = weights.get(str(kind).casefold())
+        if found is None:
+            s.notes.append(f"--quantization {str(kind)[:30]} is not known here; state it with --set precision=…")
+        return found
+    return dtypes.get(s.word("--dtype", dtypes, "auto"))
+
+
+def finished(s: Settings, cells: dict[str, Any], bound: str) -> tuple[dict[str, Any], list[str]]:
+    """The cells with the GPUs of the command, and every remark; `bound` is the option of the longest request."""
+    longest = s.get(bound)
+    if longest is not None:
+        s.notes.append(f"{bound} {longest} bounds a request; state the mean lengths with --set isl=N osl=N")
+    s.integer("--nnodes", 1)
+    world_agrees(s, cells)
+    return s.finish(cells)
 
 
 def world_agrees(s: Settings, cells: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ from gpucalc.core.errors import DataError
 from gpucalc.core.toml import parse_toml
 from gpucalc.launch.flags import flags
 from gpucalc.launch.read.shell.command import Command, find_command
+from gpucalc.launch.read.shell.manifest import as_script
 from gpucalc.launch.read.shell.script import missing, read_script
 from gpucalc.launch.torchtitan_registry import recipe_settings
 
@@ -32,6 +33,7 @@ CHECKPOINTS = {"full": "FullAC", "selective": "SelectiveAC", "memory-budget": "M
 
 def settings(text: str, given: dict[str, Any]) -> tuple[dict[str, Any], Command | None]:
     """The values of a text, and the command that starts it where it is a script."""
+    text = as_script(text)
     try:
         return _flat(parse_toml(text)), None
     except tomllib.TOMLDecodeError as error:

@@ -112,7 +112,7 @@ def _deepspeed(s: Settings, cells: dict[str, Any]) -> dict[str, Any]:
     if device == "nvme":
         s.notes.append("offload_optimizer_device nvme is predicted as host memory: slower than predicted")
     if s.word("deepspeed_config.offload_param_device", devices, "none") != "none":
-        s.notes.append("offload_param_device: parameters in host memory are not modelled: slower and less memory")
+        found["offload_parameters"] = True
     steps = s.get("deepspeed_config.gradient_accumulation_steps")
     if isinstance(steps, int) and not isinstance(steps, bool):
         cells["steps"] = steps

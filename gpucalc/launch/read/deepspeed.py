@@ -217,13 +217,14 @@ class _Reader:
             section = zero.get(name) or {}
             device = section.get("device", "cpu" if name in zero else "none") if isinstance(section, dict) else "none"
             if device in {"cpu", "nvme"}:
-                if name == "offload_optimizer":
-                    found["offload_optimizer"] = True
+                found[{"offload_param": "offload_parameters"}.get(name, name)] = True
                 if device == "nvme":
                     self.notes.append(f"{name}: NVMe is predicted as host memory")
         if zero.get("cpu_offload") is True:
             found["offload_optimizer"] = True
             self.notes.append("cpu_offload is deprecated; read as offload_optimizer")
+        if found.get("offload_parameters") and zero.get("stage") != 3:
+            self.problems.append("offload_param needs ZeRO of stage 3, whose parameters are gathered for use")
         if found and not zero.get("stage"):
             self.problems.append("offload of the optimizer needs ZeRO of at least 1")
         return found

@@ -42,7 +42,7 @@ DEFAULTS: dict[str, Any] = {
     "--no-rope-fusion": True,
 }
 OWN = ("--model", "--max_length", "--packing_length", "--packing", "--tuner_type", "--lora_rank", "--target_modules",
-       "--torch_dtype", "--rlhf_type")  # fmt: skip
+       "--torch_dtype", "--rlhf_type", "--load", "--mcore_model")  # fmt: skip
 TARGETS = {"all-linear": "all", "q_proj v_proj": "qv"}
 
 
@@ -100,6 +100,10 @@ def _as_megatron(flag: str, values: Sequence[str], problems: list[str]) -> list[
 def _own(own: dict[str, list[str]], given: dict[str, Any], problems: list[str], notes: list[str]) -> dict[str, Any]:
     """Cells of the options that Megatron-LM has not: model, lengths, adapters."""
     cells: dict[str, Any] = {}
+    where = next((" ".join(own[name]) for name in ("--load", "--mcore_model") if name in own), "")
+    if not given.get("model") and "--model" not in own and where:  # a converted checkpoint bears the model's name
+        bare = re.sub(r"[-_]m(core|egatron)$", "", where.rstrip("/").rpartition("/")[2], flags=re.IGNORECASE)
+        own = own | ({"--model": [bare]} if resolve_preset(bare) else {})
     if not given.get("model") and "--model" in own:
         name = _values.text("--model", own["--model"], problems)
         preset = resolve_preset(name) if name else None

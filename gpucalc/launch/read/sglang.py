@@ -30,10 +30,7 @@ DTYPES = {"auto": None, "half": "fp16", "float16": "fp16", "bfloat16": "bf16", "
 
 def read(text: str, given: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """The cells of a serving row that a command means, and remarks."""
-    s, _ = _engine.settings_of(text, TABLE, "SGLang", given, {"sglang.launch_server", "sglang"})
-    for other, name in ALIASES.items():
-        if other in s.values:
-            s.values[name] = s.values.pop(other)
+    s, _ = _engine.settings_of(text, TABLE, "SGLang", given, {"sglang.launch_server", "sglang"}, ALIASES)
     model = _engine.model_of(s.text("--model-path"), s)
     group, replicas = s.integer("--tp-size", 1), s.integer("--dp-size", 1)
     attention = s.integer("--attn-dp-size", 1)
@@ -57,27 +54,12 @@ def read(text: str, given: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
         "chunk_tokens": max(1, chunk // attention) if chunk else None,
         "memory_share": _engine.share_of(s, "--mem-fraction-static"),
         "kv_precision": CACHE.get(s.word("--kv-cache-dtype", CACHE, "auto")),
-        "precision": _weights(s),
+        "precision": _engine.weights_of(s, WEIGHTS, DTYPES),
         "draft_tokens": _draft(s),
     }
     if s.word("--disaggregation-mode", ("null", "prefill", "decode"), "null") != "null":
         s.problems.append("one side of prefill and decode workers: state both with gpucalc serve")
-    longest = s.get("--context-length")
-    if longest is not None:
-        s.notes.append(f"--context-length {longest} bounds a request; state the mean lengths with --set isl=N osl=N")
-    s.integer("--nnodes", 1)
-    _engine.world_agrees(s, cells)
-    return s.finish(cells)
-
-
-def _weights(s: Settings) -> str | None:
-    kind = s.get("--quantization")
-    if kind is not None:
-        found = WEIGHTS.get(str(kind).casefold())
-        if found is None:
-            s.notes.append(f"--quantization {str(kind)[:30]} is not known here; state it with --set precision=…")
-        return found
-    return DTYPES.get(s.word("--dtype", DTYPES, "auto"))
+    return _engine.finished(s, cells, "--context-length")
 
 
 def _draft(s: Settings) -> int | None:

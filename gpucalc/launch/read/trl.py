@@ -6,14 +6,19 @@ How ranks shard is accelerate's: read its file with --from accelerate, or state 
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
+from gpucalc.launch.flags import flags
 from gpucalc.launch.read import _huggingface as hf
-from gpucalc.launch.read._settings import Settings, flat, yaml_source
+from gpucalc.launch.read._settings import Missing, Settings, flat, typed, world_of, yaml_source
+from gpucalc.launch.read.shell.command import find_command
+from gpucalc.launch.read.shell.script import missing, shown
 from gpucalc.launch.target import Source
 
 TABLE = "trl"
 SIGNS = frozenset({"model_name_or_path"})
+FORMER = {"max_seq_length": "max_length", "torch_dtype": "dtype", "evaluation_strategy": "eval_strategy"}
 DTYPES = {"auto": "bf16", "bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 FSDP = {"full_shard": 3, "shard_grad_op": 2, "hybrid_shard": 3, "hybrid_shard_zero2": 2, "no_shard": 0}
 FSDP_CONFIG = "fsdp_config."
@@ -22,13 +27,12 @@ ONLY_RL = ("num_generations", "max_completion_length", "use_vllm", "beta", "rewa
 
 def read(text: str, given: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """The cells that a configuration means, and remarks."""
-    document, _ = yaml_source(text, SIGNS, "TRL", given)
-    s = Settings(flat(document), TABLE, "TRL", given)
+    s = _settings(text, given)
     preference = [key for key in ONLY_RL if s.get(key) is not None]
     if preference:
         s.problems.append(f"{', '.join(preference)}: preference and reinforcement learning are of gpucalc tune")
     cells: dict[str, Any] = {
-        "framework": "trainer",
+        "framework": "trl",
         "model": hf.model_of(s.text("model_name_or_path"), s),
         "method": "full",
         "seq_len": s.integer("max_length", 1024),
@@ -59,6 +63,32 @@ def read(text: str, given: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
         s.notes.append("packing is off: samples are shorter than max_length, so faster than predicted")
     s.beside(cells, ("n_gpus", "zero_stage", "global_batch"))
     return s.finish(cells)
+
+
+def _settings(text: str, given: dict[str, Any]) -> Settings:
+    """The keys of a YAML, or the options of a command that starts the trainer (`trl sft --…`, `… sft.py --…`)."""
+    options = {f"--{name}" for name in flags(TABLE) if "." not in name} | {f"--{old}" for old in FORMER}
+    dashes = {option.replace("_", "-") for option in options}
+    stated = re.search(r"(^|\s)--(model_name_or_path|model-name-or-path)[\s=]", text)
+    values: dict[str, Any] = {}
+    if stated:
+        command = find_command(text, options | dashes, "TRL", given)
+        for option, words in command.flags():
+            value = [typed(word) for word in words]
+            lacking = missing(" ".join(words))
+            key = option.removeprefix("--").replace("-", "_")
+            one = value[0] if len(value) == 1 else value or True
+            values[key] = Missing(" ".join(map(shown, words)), lacking) if lacking else one
+    else:
+        document, _ = yaml_source(text, SIGNS, "TRL", given)
+        values = flat(document)
+    s = Settings({FORMER.get(key, key): value for key, value in values.items()}, TABLE, "TRL", given)
+    if stated:
+        world, _ = world_of(command, given, s)
+        s.notes += command.notes
+        s.given = {**given, **({"n_gpus": world} if world else {})}
+        s.values.pop("config", None)
+    return s
 
 
 def _precision(s: Settings, cells: dict[str, Any]) -> None:
@@ -111,4 +141,4 @@ def _sharding(s: Settings, cells: dict[str, Any]) -> None:
             s.notes.append("accelerate's file decides the sharding: DDP is taken (--set zero_stage=3 for FSDP)")
 
 
-SOURCE = Source(("trl",), read, "a YAML of trl sft")
+SOURCE = Source(("trl",), read, "a YAML or command of trl sft")

@@ -31,10 +31,7 @@ SHORT = {"-tp": "--tensor-parallel-size", "-pp": "--pipeline-parallel-size", "-d
 
 def read(text: str, given: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """The cells of a serving row that a command means, and remarks."""
-    s, stray = _engine.settings_of(text, TABLE, "vLLM", given, {"vllm", "vllm.entrypoints.openai.api_server"})
-    for short, name in SHORT.items():
-        if short in s.values:
-            s.values[name] = s.values.pop(short)
+    s, stray = _engine.settings_of(text, TABLE, "vLLM", given, {"vllm", "vllm.entrypoints.openai.api_server"}, SHORT)
     named = [word for word in stray if word != "serve"]
     model = _engine.model_of(s.text("--model") or (named[0] if named else ""), s)
     tp, dp = s.integer("--tensor-parallel-size", 1), s.integer("--data-parallel-size", 1)
@@ -52,27 +49,12 @@ def read(text: str, given: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
         "chunk_tokens": s.integer("--max-num-batched-tokens"),
         "memory_share": _engine.share_of(s, "--gpu-memory-utilization"),
         "kv_precision": CACHE.get(s.word("--kv-cache-dtype", CACHE, "auto")),
-        "precision": _weights(s),
+        "precision": _engine.weights_of(s, WEIGHTS, DTYPES),
         "draft_tokens": _draft(s),
     }
     if s.flag("--enable-expert-parallel") and not mixture:
         s.notes.append("--enable-expert-parallel has no effect on a model without experts")
-    longest = s.get("--max-model-len")
-    if longest is not None:
-        s.notes.append(f"--max-model-len {longest} bounds a request; state the mean lengths with --set isl=N osl=N")
-    s.integer("--nnodes", 1)
-    _engine.world_agrees(s, cells)
-    return s.finish(cells)
-
-
-def _weights(s: Settings) -> str | None:
-    kind = s.get("--quantization")
-    if kind is not None:
-        found = WEIGHTS.get(str(kind).casefold())
-        if found is None:
-            s.notes.append(f"--quantization {str(kind)[:30]} is not known here; state it with --set precision=…")
-        return found
-    return DTYPES.get(s.word("--dtype", DTYPES, "auto"))
+    return _engine.finished(s, cells, "--max-model-len")
 
 
 def _draft(s: Settings) -> int | None:

@@ -78,6 +78,8 @@ def configuration(launch: Launch) -> dict[str, Any]:
         zero["mics_shard_size"] = c["shard_group"]
     if c["offload_optimizer"]:
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
+    if c["offload_parameters"]:
+        zero["offload_param"] = {"device": "cpu", "pin_memory": True}
     document["zero_optimization"] = zero
     return document
 

@@ -83,4 +83,4 @@ def start(launch: Launch) -> LaunchCommand:
     return LaunchCommand(text, program, files={FILE: text}, comments=comments)
 
 
-TARGET = Target(("trl",), problems, start, "trainer", TORCHRUN, usual=USUAL, adapters=True)
+TARGET = Target(("trl",), problems, start, "trl", TORCHRUN, usual=USUAL, adapters=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpucalc.core.errors import DataError
+from gpucalc.launch.read.shell.manifest import as_script
 from gpucalc.launch.read.shell.script import Script, missing, read_script, shown
 
 MOST_GPUS = 10**7
@@ -21,6 +22,7 @@ def find_command(text: str, known: Collection[str], who: str, given: Mapping[str
     Where the number of nodes hangs on the default of a variable alone and other GPUs are stated (`given`), the
     variable takes the value that agrees. Raises DataError when there is no such command, or several.
     """
+    text = as_script(text)
     command = _find(text, known, who, {})
     stated = (given or {}).get("n_gpus")
     nodes, per_node, _ = command.starter([])
@@ -213,10 +215,10 @@ class Command:
         if torch:
             per_node = number("nproc-per-node")
             if "nproc-per-node" not in options:
-                per_node = 1
+                per_node = self._torch("NPROC_PER_NODE") or 1
             elif per_node is None and options["nproc-per-node"] in {"gpu", "auto"}:
                 per_node = slurm_gpus
-            nodes = number("nnodes") if "nnodes" in options else 1
+            nodes = number("nnodes") if "nnodes" in options else self._torch("NNODES") or 1
             return nodes, per_node, None
         if any(w.endswith("deepspeed") for w in head):
             per_node = number("num-gpus")
@@ -233,6 +235,11 @@ class Command:
         world = self.variables.get("WORLD_SIZE", "")
         total = number("np", "n", "num-processes") or (int(world) if re.fullmatch(r"\d{1,9}", world) else None)
         return None, None, total
+
+    def _torch(self, name: str) -> int | None:
+        """A number that torchrun takes from its environment where no option states it."""
+        value = self.variables.get(f"PET_{name}", "")
+        return int(value) if re.fullmatch(r"[1-9]\d{0,6}", value) else None
 
     def _slurm(self, *names: str) -> int | None:
         for name in names:
