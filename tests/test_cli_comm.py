@@ -62,3 +62,15 @@ def test_a_fabric_without_a_rate_is_refused(tmp_path):
         *("comm", "all_reduce", "1GiB", *H100, "--gpus", "64", "--fabric", "wire", "--db", str(tmp_path)),
     )
     assert "rate" in run.sentence() or "per_direction" in run.sentence()
+
+
+def test_untuned_ethernet_is_a_range_with_its_share():
+    run = gpucalc("comm", "all_reduce", "1GiB", *H100, "--gpus", "64", "--fabric", "roce-400g")
+    assert "roce-400g that nobody tuned keeps 63 % of that rate: up to " in run.err
+    assert "nobody tuned" not in gpucalc("comm", "all_reduce", "1GiB", *H100, "--gpus", "64").err
+
+
+def test_a_step_on_untuned_ethernet_says_how_much_longer():
+    words = ("llama-2-7b", *H100, "--gpus", "64", "--seq-len", "4096", "--global-batch", "64", "--fabric", "eth-100g")
+    run = gpucalc("explain", *words, "--layout", "dp64-mbs1-zero3-full")
+    assert "eth-100g that nobody tuned keeps 63 % of that rate: up to " in run.out + run.err

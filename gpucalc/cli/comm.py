@@ -40,7 +40,7 @@ def comm(
     cluster = where.cluster(database)
 
     from gpucalc.questions.collectives import comm as evaluated
-    from gpucalc.questions.collectives import not_permitted, place_sentence
+    from gpucalc.questions.collectives import not_permitted, place_sentence, untuned_sentence
 
     rows = evaluated(op, size_bytes, cluster, database, profile)
     if output.plot is not None:
@@ -51,5 +51,7 @@ def comm(
     output.rows(list(rows[0]), rows)
     if output.form in {"table", "md"}:
         to_stderr(place_sentence(cluster))
+        if untuned := untuned_sentence(op, size_bytes, cluster, database, profile):
+            to_stderr(untuned)
         if refused := not_permitted(op, cluster, database):
             to_stderr(f"not permitted: {', '.join(refused)}")

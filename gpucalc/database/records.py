@@ -201,6 +201,13 @@ class Link:
     achievable_of: str = fact(
         "achievable_of", "text", "what that share was observed on", optional=True, default="assumed"
     )
+    untuned: float = fact(
+        "untuned",
+        "ratio",
+        "share of it that is left where paths collide and nobody tuned",
+        optional=True,
+        default=1.0,
+    )
     notes: str = fact("notes", "text", "encoding, basis, caveats", optional=True, default="")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -318,3 +319,13 @@ def place_sentence(cluster: Cluster) -> str:
         f"scale-up domain ({cluster.scale_up_topology}{sides}, {cluster.link_bandwidth / 1e9:g} GB/s per GPU and "
         f"direction); {rate * 8 / 1e9:g} Gb/s of network per GPU ({cluster.network_basis}){shared}"
     )
+
+
+def untuned_sentence(op: str, size_bytes: float, cluster: Cluster, db: Database, profile: str | None = None) -> str:
+    """How long the collective takes where paths collide on a network that nobody tuned; "" without such a range."""
+    share = db.link(cluster.fabric).untuned
+    if share >= 1 or cluster.n_gpus <= cluster.domain:
+        return ""
+    slow = replace(cluster, network_bandwidth_per_gpu=share * cluster.network_bandwidth_per_gpu)
+    seconds = float(comm_ledger(op, size_bytes, slow, db, profile)["time"])
+    return f"{cluster.fabric} that nobody tuned keeps {100 * share:.0f} % of that rate: up to {seconds * 1e6:,.4g} µs"

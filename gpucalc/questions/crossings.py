@@ -128,4 +128,22 @@ def crossing_note(job: jobs.Job) -> str:
     over = f" {shape.oversubscription:g}:1" if shape.oversubscription > 1 and "to1" not in shape.key else ""
     cost = shape_cost(job)
     costs = f"{100 * cost:.1f} % of the step" if cost >= 5e-4 else "nothing"
-    return f"groups on {shape.key}{over}, {cluster.placement}: {said}; the network's shape costs {costs}"
+    note = f"groups on {shape.key}{over}, {cluster.placement}: {said}; the network's shape costs {costs}"
+    longer, share = untuned_cost(job)
+    if share < 1:
+        note += f"; {cluster.fabric} that nobody tuned keeps {100 * share:.0f} % of that rate"
+        note += f": up to {100 * longer:.0f} % longer"
+    return note
+
+
+def untuned_cost(job: jobs.Job) -> tuple[float, float]:
+    """How much longer a step takes where paths collide on a network that nobody tuned, and the share of its rate left.
+
+    (0, 1) for a network without such a range.
+    """
+    share = job.context.db.link(job.cluster.fabric).untuned
+    if share >= 1:
+        return 0.0, 1.0
+    slow = {**job.columns, "network_bandwidth": share * job.columns["network_bandwidth"]}
+    now, worst = step_times([{**job.columns}, slow])
+    return max(0.0, worst / now - 1), share
