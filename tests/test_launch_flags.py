@@ -19,7 +19,7 @@ from gpucalc.jobs.training import predict, resolve
 from gpucalc.launch import flags as tables
 from gpucalc.launch import read_launch
 from gpucalc.launch.flags import USES, flags, of_use
-from gpucalc.launch.read import _megatron
+from gpucalc.launch.read import _megatron_options
 from gpucalc.launch.read._settings import Settings
 from gpucalc.questions.tune.policy_cells import POLICY
 
@@ -57,7 +57,7 @@ def test_no_option_of_megatron_is_in_no_table() -> None:
     listed = {n for n in recorded("megatron_options.txt").splitlines() if n and not n.startswith("#")}
     assert len(listed) > 830
     assert listed <= set(flags("megatron")), sorted(listed - set(flags("megatron")))
-    assert _megatron.known() - _megatron.FORMER == of_use("megatron", "read")
+    assert _megatron_options.known() - _megatron_options.FORMER == of_use("megatron", "read")
 
 
 @pytest.mark.parametrize("name", ["deepspeed", "torchtitan"])

@@ -163,3 +163,11 @@ def test_a_command_that_is_shown_and_evaluated_is_one() -> None:
 def test_functions_in_a_circle_end_in_words() -> None:
     with pytest.raises(DataError, match="calls functions more than"):
         read_script("a() {\n  b\n}\nb() {\n  a\n}\na\n")
+
+
+def test_a_loop_names_its_values() -> None:
+    run = f"torchrun --nproc-per-node 8 pretrain_gpt.py {MODEL} --tensor-model-parallel-size $TP"
+    text = f"for TP in %s; do\n  {run}\ndone\n"
+    assert read_launch("megatron", text % "2")[0]["tp"] == 2
+    with pytest.raises(DataError, match=r"TP \(a loop over 1 2 4\) is not set"):
+        read_launch("megatron", text % "1 2 4")

@@ -13,99 +13,11 @@ from gpucalc.core.errors import DataError, GpucalcError
 from gpucalc.launch import legality
 from gpucalc.launch.flags import Flag, flags
 from gpucalc.launch.read import _values
+from gpucalc.launch.read._megatron_options import KINDS, MODULES, OLD, STAGES, TABLE, switches, value_of
 from gpucalc.launch.read._megatron_pipeline import deal
 from gpucalc.launch.read.shell.command import near_flag
 from gpucalc.launch.shapes import same_shapes
 from gpucalc.models.model import Model, load_model
-
-INTEGERS = {
-    "--num-layers": "layers",
-    "--encoder-num-layers": "encoder_layers",
-    "--hidden-size": "hidden",
-    "--num-attention-heads": "heads",
-    "--num-query-groups": "query_groups",
-    "--kv-channels": "head_dim",
-    "--ffn-hidden-size": "ffn_hidden",
-    "--vocab-size": "vocab",
-    "--padded-vocab-size": "padded_vocab",
-    "--seq-length": "seq_len",
-    "--encoder-seq-length": "encoder_seq_len",
-    "--max-position-embeddings": "positions",
-    "--num-experts": "experts",
-    "--moe-router-topk": "experts_per_token",
-    "--moe-ffn-hidden-size": "expert_ffn_hidden",
-    "--moe-shared-expert-intermediate-size": "shared_width",
-    "--q-lora-rank": "q_lora_rank",
-    "--kv-lora-rank": "kv_lora_rank",
-    "--qk-head-dim": "qk_nope_head_dim",
-    "--qk-pos-emb-head-dim": "qk_rope_head_dim",
-    "--v-head-dim": "v_head_dim",
-    "--tensor-model-parallel-size": "tp",
-    "--pipeline-model-parallel-size": "pp",
-    "--context-parallel-size": "cp",
-    "--expert-model-parallel-size": "ep",
-    "--expert-tensor-parallel-size": "etp",
-    "--num-layers-per-virtual-pipeline-stage": "chunk_layers",
-    "--num-virtual-stages-per-pipeline-rank": "chunks",
-    "--decoder-first-pipeline-num-layers": "first_layers",
-    "--decoder-last-pipeline-num-layers": "last_layers",
-    "--micro-batch-size": "micro_batch",
-    "--global-batch-size": "global_batch",
-    "--recompute-num-layers": "recompute_count",
-    "--num-distributed-optimizer-instances": "instances",
-    "--flash-attention-version": "flash_version",
-    # rejected by today's Megatron-LM, read as what replaced them
-    "--batch-size": "micro_batch",
-    "--model-parallel-size": "tp",
-}
-ZERO_OR_MORE = {"--mtp-num-layers": "mtp_layers"}
-CHOICES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "--data-parallel-sharding-strategy": ("strategy", ("no_shard", "optim", "optim_grads", "optim_grads_params")),
-    "--recompute-granularity": ("granularity", ("full", "selective", "none")),
-    "--recompute-method": ("recompute_method", ("uniform", "block")),
-    "--fp8-format": ("fp8", ("e4m3", "hybrid")),
-    "--fp8-recipe": ("fp8_recipe", ("tensorwise", "delayed", "mxfp8", "blockwise", "custom")),
-    "--fp4-format": ("fp4", ("e2m1",)),
-    "--attention-backend": ("backend", ("flash", "fused", "unfused", "local", "auto")),
-    "--optimizer": ("optimizer", ("adam", "sgd", "muon", "dist_muon", "lion", "soap", "adaptive_muon")),
-    "--cp-comm-type": ("cp_comm", ("p2p", "a2a", "all_gather", "allgather", "a2a+p2p")),
-    "--moe-token-dispatcher-type": ("dispatcher", ("allgather", "alltoall", "flex")),
-    "--moe-flex-dispatcher-backend": ("flex_backend", ("deepep", "hybridep", "ncclep")),
-    "--transformer-impl": ("implementation", ("local", "transformer_engine", "inference_optimized")),
-    "--cuda-graph-impl": ("cuda_graph", ("none", "local", "transformer_engine", "full_iteration")),
-    "--cross-entropy-fusion-impl": ("loss_fusion", ("native", "te")),
-    "--main-grads-dtype": ("main_grads", ("fp32", "bf16")),
-}
-NUMBERS = {
-    "--hidden-dropout": "hidden_dropout",
-    "--attention-dropout": "attention_dropout",
-    "--optimizer-offload-fraction": "offload_fraction",
-}
-TEXTS = {"--pipeline-model-parallel-layout": "layout", "--moe-layer-freq": "frequency"}
-SEVERAL = {"--recompute-modules": "modules", "--cp-comm-type": "cp_comm"}
-# Rejected by today's Megatron-LM: read as what replaced them.
-OLD = {
-    "--batch-size": "--micro-batch-size",
-    "--model-parallel-size": "--tensor-model-parallel-size",
-    "--checkpoint-activations": "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
-    "--use-custom-fsdp": "--use-megatron-fsdp",
-}
-FORMER = frozenset({"--use-custom-fsdp", "--checkpoint-activations"})  # no longer in its list
-TABLE = "megatron"
-STAGES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
-KINDS = {"p2p": "ring", "a2a": "ulysses", "all_gather": "ag", "allgather": "ag", "a2a+p2p": "ring"}
-MODULES = {"core_attn"}
-
-
-def switches() -> frozenset[str]:
-    """Options that are read and take no value."""
-    found = {n for n, flag in flags(TABLE).items() if flag.use == "read" and flag.takes == "0"}
-    return frozenset(found | FORMER)
-
-
-def known() -> frozenset[str]:
-    """Options that are read."""
-    return frozenset({*INTEGERS, *ZERO_OR_MORE, *CHOICES, *NUMBERS, *TEXTS, *SEVERAL, *switches()})
 
 
 @dataclass
@@ -164,7 +76,7 @@ class Arguments:
         for flag, values in self.stated:
             if flag in OLD:
                 self.notes.append(f"{flag} is rejected by today's Megatron-LM, read as {OLD[flag]}")
-            name, value = self._value(flag, values, plain)
+            name, value = value_of(flag, values, plain, self.problems)
             if name:
                 if name in stated and value is not None and read.get(name) != value:
                     self.notes.append(f"{flag} is stated twice; the last one counts, as in Megatron-LM")
@@ -179,30 +91,6 @@ class Arguments:
         if foreign:
             self.notes.append(f"flags that {self.who} does not know are not read: {', '.join(dict.fromkeys(foreign))}")
         return read
-
-    def _value(self, flag: str, values: Sequence[str], plain: frozenset[str]) -> tuple[str, Any]:
-        """(name, value) of an option that is read; an empty name for any other."""
-        if flag in plain:
-            if not values:
-                return flag, True
-            if values[0].casefold() in {"true", "false"} and len(values) == 1:
-                return flag, values[0].casefold() == "true"
-            self.problems.append(f"{flag} takes no value, but {' '.join(values)} follows it")
-            return flag, True
-        if flag in INTEGERS:
-            return INTEGERS[flag], _values.integer(flag, values, self.problems)
-        if flag in ZERO_OR_MORE:
-            return ZERO_OR_MORE[flag], _values.integer(flag, values, self.problems, least=0)
-        if flag in CHOICES:
-            name, choices = CHOICES[flag]
-            return name, _values.choice(flag, values, choices, self.problems)
-        if flag in NUMBERS:
-            return NUMBERS[flag], _values.number(flag, values, self.problems)
-        if flag in TEXTS:
-            return TEXTS[flag], _values.text(flag, values, self.problems)
-        if flag in SEVERAL:
-            return SEVERAL[flag], list(values)
-        return "", None
 
     def _remark(self, flag: Flag, values: Sequence[str]) -> None:
         if flag.use == "refused":

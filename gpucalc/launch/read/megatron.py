@@ -12,7 +12,8 @@ from typing import Any
 
 from gpucalc.core.errors import DataError
 from gpucalc.launch.read import megatron_deepspeed
-from gpucalc.launch.read._megatron import SEVERAL, Arguments, known
+from gpucalc.launch.read._megatron import Arguments
+from gpucalc.launch.read._megatron_options import SEVERAL, known
 from gpucalc.launch.read._settings import parse_yaml
 from gpucalc.launch.read.shell.command import find_command
 from gpucalc.launch.read.shell.script import read_script

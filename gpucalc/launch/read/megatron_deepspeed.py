@@ -12,7 +12,8 @@ from typing import Any
 from gpucalc.core.errors import DataError
 from gpucalc.launch.flags import flags
 from gpucalc.launch.read import _values
-from gpucalc.launch.read._megatron import SEVERAL, Arguments, known
+from gpucalc.launch.read._megatron import Arguments
+from gpucalc.launch.read._megatron_options import SEVERAL, known
 from gpucalc.launch.read.shell.command import Command, find_command
 from gpucalc.launch.target import Source
 

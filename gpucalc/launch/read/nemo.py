@@ -11,7 +11,8 @@ from typing import Any
 
 from gpucalc.core.errors import DataError
 from gpucalc.launch.flags import flags
-from gpucalc.launch.read._megatron import Arguments, known
+from gpucalc.launch.read._megatron import Arguments
+from gpucalc.launch.read._megatron_options import known
 from gpucalc.launch.read._settings import Settings, overrides
 from gpucalc.launch.read.shell.command import Command, find_command
 from gpucalc.launch.target import Source

@@ -160,6 +160,7 @@ def _statement(words: list[Word], script: Script, depth: int) -> int:
         if plain in _CLOSING:
             depth = max(0, depth - 1)
         elif plain in _OPENING:
+            _loop(words[first:], script)
             return depth + 1
         elif plain not in _SKIPPED:
             break
@@ -180,6 +181,16 @@ def _statement(words: list[Word], script: Script, depth: int) -> int:
     elif fields and fields[0].rpartition("/")[2] not in _PRINTING:
         script.commands.append(fields)
     return depth
+
+
+def _loop(words: list[Word], script: Script) -> None:
+    """The variable of `for NAME in WORDS`: the one value of it, or a mark that names them all."""
+    plain = ["".join(part.text for part in word) for word in words[:3]]
+    if len(words) < 4 or plain[0] != "for" or plain[2] != "in" or not NAME.fullmatch(plain[1]):
+        return
+    fields = [one for word in words[3:] for one in _expand(word, script)]
+    some = " ".join(fields)[:60]
+    script.variables[plain[1]] = fields[0] if len(fields) == 1 else mark(f"{plain[1]} (a loop over {some})")
 
 
 def _assign(word: Word, script: Script, depth: int) -> bool:
