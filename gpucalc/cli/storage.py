@@ -114,6 +114,7 @@ def _write(found: StorageResult, explained: bool, output: OutputOptions) -> None
     from gpucalc.output.table import facts, significant
     from gpucalc.questions.storage import LIMITERS
 
+    pieces = "tokens" if found.workload.name == "text" else "samples"
     rows: list[dict[str, Any]] = [
         {"quantity": name, "value": value, "unit": MEANINGS[name][0], "meaning": MEANINGS[name][1]}
         for name, value in found.figures.items()
@@ -141,11 +142,14 @@ def _write(found: StorageResult, explained: bool, output: OutputOptions) -> None
         pairs = [
             ("data", f"{found.workload.title}, {found.cluster.n_gpus:,} x {found.cluster.device.name}"),
             ("first limit", f"{found.limiter}: {LIMITERS[found.limiter]}"),
-            *((row["meaning"], f"{significant(row['value'])} {row['unit']}".strip()) for row in rows),
+            *(
+                (row["meaning"].replace("samples", pieces), f"{significant(row['value'])} {row['unit']}".strip())
+                for row in rows
+            ),
         ]
         sys.stdout.write(facts(pairs) + "\n")
         if explained:
             sys.stdout.write("\n" + tree([], found.terms, ()) + "\n")
     low, high = (significant(share * found.figures["samples_per_s"]) for share in found.spread)
-    waits = f"note: {low} to {high} samples per second, as published runs of such samples wait less or more"
+    waits = f"note: {low} to {high} {pieces} per second, as published runs of such samples wait less or more"
     to_stderr(*([waits] if low != high else []), *(f"note: {note}" for note in found.notes))
