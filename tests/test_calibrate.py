@@ -110,6 +110,18 @@ def test_network_constants_of_known_truth_are_recovered(tmp_path: Path, db: Data
     assert not any("link_" in c.constant for c in result.constants)
 
 
+def test_one_size_on_one_number_of_nodes_says_what_it_cannot_know(tmp_path: Path, db: Database) -> None:
+    place, truth = Place("h100-sxm-80gb", fabric="ib-ndr"), {"network_efficiency": 0.66, "network_latency": 4e-5}
+    times = true_times(db, place, truth, "all_gather", 16, 2, 0.0)
+    path = tmp_path / "all_gather.log"
+    path.write_text(nccl_log("all_gather", 16, times[-1:], 2))
+    with pytest.raises(DataError, match=r"1 rows of 1 size .* cannot tell network_efficiency from network_latency"):
+        calibrate(db, [read_log(path)], place, "2026-01-02")
+    path.write_text(nccl_log("all_gather", 16, times, 2))
+    result = calibrate(db, [read_log(path)], place, "2026-01-02")
+    assert any("all rows are of 2 nodes" in warning for warning in result.warnings)
+
+
 def test_a_switch_that_adds_nothing_up_is_found(tmp_path: Path, db: Database) -> None:
     runs = [("all_reduce", 8, 1), ("all_gather", 8, 1)]
     logs = write_logs(tmp_path, db, H100, {"nvls_minimum_ranks": math.inf}, runs, 0.02)

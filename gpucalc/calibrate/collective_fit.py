@@ -130,8 +130,17 @@ def _fit_level(
         held[:] = False  # too few to spare any
     train = data.part(lambda i: not held[i])
     if len(train.rows) < ROWS_PER_CONSTANT:
-        raise DataError(f"{level}: {len(train.rows)} rows are too few to fit; measure more sizes (-b 8 -e 8G -f 2)")
+        sizes = len({row["bytes"] for row in train.rows})
+        raise DataError(
+            f"{level}: {len(train.rows)} rows of {sizes} size{'s' if sizes > 1 else ''} are too few to fit, and "
+            f"cannot tell {order[0]} from {order[1]}; measure more sizes (-b 8 -e 8G -f 2)"
+        )
     result.warnings += few_rows(level, len(train.rows), int(np.sum(held)))
+    counts = {row["nodes"] for row in train.rows}
+    if level == "network" and len(counts) == 1:
+        result.warnings.append(
+            f"network: all rows are of {counts.pop()} nodes; how times grow with nodes stays the library's own model"
+        )
     point = _without_switch(train, start, order) if level == "links" else None
     switched_off = point is not None
     free, reasons = determined(train, {**start, **(point or {})}, order)
