@@ -9,12 +9,26 @@ import tomllib
 from typing import Any
 
 import pytest
-from launch_jobs import BIG, SMALL, argument_sets, flat, launch, recorded, refused, text_of, wrapped, yaml_document
+from launch_jobs import (
+    BIG,
+    SMALL,
+    argument_sets,
+    database,
+    flat,
+    launch,
+    recorded,
+    refused,
+    text_of,
+    wrapped,
+    yaml_document,
+)
 
 from gpucalc.core.errors import UsageError
+from gpucalc.jobs.context import Context
 from gpucalc.launch import command_of, read_launch, target_named
 from gpucalc.launch.target import all_of, find
 from gpucalc.launch.text import yaml_text
+from gpucalc.launch.unwritten import unwritten
 from gpucalc.launch.write.megatron import frequency
 
 BIG_MEGATRON = "tp8-pp4-dp2-vpp4-mbs1-zero1-sp-selective"
@@ -345,3 +359,22 @@ def test_megatron_states_the_kernels_of_the_question(cells: dict[str, Any], word
 def test_prediction_layers_are_written() -> None:
     job = {"model": "deepseek-v3", "gpu": "h800-sxm-80gb", "n_gpus": 128, "seq_len": 4096, "global_batch": 512}
     assert argument_sets(text_of("megatron", "pp2-dp64-ep64-mbs1-zero1-selective", job))["--mtp-num-layers"] == ("1",)
+
+
+@pytest.mark.parametrize(
+    ("target", "layout", "stated", "said"),
+    [
+        ("deepspeed", "dp8-mbs1-zero3-full", {"fused_gate": True}, ["fused_gate=yes"]),
+        ("megatron", "tp2-dp4-mbs1-zero1-sp-none", {"fused_norm": False, "fused_gate": False}, ["fused_norm=no"]),
+        ("nanotron", "tp2-dp4-mbs1-zero1-sp-none", {"flash_attention": "no"}, ["flash_attention=no"]),
+        ("megatron", "tp2-dp4-mbs1-zero1-sp-none", {"dropout": True, "tp_overlap": False}, []),
+        ("horovod", "dp8-mbs1-zero0-full", {"fused_gate": True}, []),  # has no reader
+    ],
+)
+def test_what_was_costed_and_cannot_be_written_is_said(
+    target: str, layout: str, stated: dict[str, Any], said: list[str]
+) -> None:
+    made = launch(target, layout, SMALL, **stated)
+    lines = unwritten(made, target_named(target), {**SMALL, **stated}, Context(database()))
+    assert [line.split(" ")[0] for line in lines] == said
+    assert all(re.search(r"as they stand \d.* s a step, \d.* GiB per GPU$", line) for line in lines)

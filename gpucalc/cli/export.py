@@ -85,6 +85,7 @@ def export(
         return
     from gpucalc.launch import export as written
     from gpucalc.launch.job import make_launch
+    from gpucalc.launch.unwritten import told
 
     cells: dict[str, Any] = {}
     if cuts.asked(job.gpu):
@@ -95,6 +96,8 @@ def export(
     text, notes = written(launch, target, wrapper, kind or "")
     sys.stdout.write(text)
     sys.stdout.flush()
+    if cells:
+        launch = told(launch, target, cells, job.context())
     to_stderr(*(f"note: {line}" for line in (*launch.warnings, *notes)))
     if not cuts.asked(job.gpu):
         say_effects(job, cells, job.context())
