@@ -246,10 +246,23 @@ def add_data_parallel(ledger: Ledger) -> None:
         gather(ledger, f"dp/{name}/reduce-scatter", message=f"dp/{name}/gradients", **sharers)
         gather(ledger, f"dp/{name}/all-gather", message=f"dp/{name}/weights", **sharers)
         reduce(ledger, f"dp/{name}/copies", message=f"dp/{name}/copies/message", **copies)
-        piece = f"fsdp/{name}/piece/all-gather"
-        ledger.add(f"fsdp/{name}/piece", data_parallel.gathered_piece, message=f"fsdp/{name}/weights")
+        piece, pieces, loops = f"fsdp/{name}/piece/all-gather", "gather_pieces", False
+        if name == "experts":
+            loops = any_row(ledger.columns["modules_fetched"] * ledger.columns["experts_apart"] > 0)
+        if loops:
+            pieces = f"fsdp/{name}/pieces"
+            ledger.add(pieces, data_parallel.expert_pieces)
+        ledger.add(
+            f"fsdp/{name}/piece",
+            data_parallel.gathered_piece,
+            message=f"fsdp/{name}/weights",
+            gather_pieces=pieces,
+        )
         gather(ledger, piece, message=f"fsdp/{name}/piece", **sharers)
-        ledger.product(f"fsdp/{name}/all-gather", piece, "gather_pieces")
+        if loops:
+            ledger.add(f"fsdp/{name}/all-gather", data_parallel.fetched_time, piece=piece, pieces=pieces)
+        else:
+            ledger.product(f"fsdp/{name}/all-gather", piece, pieces)
         gather(ledger, f"fsdp/{name}/reduce-scatter", message=f"fsdp/{name}/gradients", **sharers)
     _interference(ledger, [f"fsdp/{name}/piece/all-gather" for name in groups])
     _tied_embeddings(ledger)

@@ -282,7 +282,12 @@ def _sums(ledger: Ledger) -> None:
         *_below(ledger, "layer/backward"),
     )
     ledger.add("layer/host/expert-ratio", layer.expert_operations_ratio)
-    ledger.add("layer/host/operations", layer.launched_operations, expert_ratio="layer/host/expert-ratio")
+    ledger.add("layer/host/launched", layer.launched_operations, expert_ratio="layer/host/expert-ratio")
+    operations = ["layer/host/launched"]
+    if any_row(ledger.columns["moe_layers"] * ledger.columns["experts_apart"] > 0):
+        operations.append("layer/host/loop")
+        ledger.add(operations[-1], layer.loop_operations)
+    ledger.total("layer/host/operations", *operations)
     ledger.product("layer/host/operations-backward", "layer/host/operations", BACKWARD_KERNELS)
     ledger.add("layer/host/forward", layer.host_time, operations="layer/host/operations")
     ledger.add("layer/host/backward", layer.host_time, operations="layer/host/operations-backward")

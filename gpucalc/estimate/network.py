@@ -61,7 +61,6 @@ def _forward(ledger: Ledger, part: str, samples: str) -> None:
         samples=f"{part}.samples",
         share=f"{part}.share",
         layers=f"{part}.launches",
-        element_ratio=f"{part}.element_ratio",
     )
     ledger.add(
         f"forward/{part}/traffic",

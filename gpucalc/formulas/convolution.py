@@ -78,21 +78,20 @@ def missed_share(
     samples: Count,
     share: Ratio,
     layers: Count,
-    element_ratio: Ratio,
+    element_bytes: Bytes,
     cache_bytes: Bytes,
     cached_share: Ratio,
 ) -> Ratio:
     """Share of the traffic that goes to memory: what a layer wrote stays in the last cache for the next one if it fits.
 
-    A layer writes elements/layers of two bytes times element_ratio a sample; half of it is found when it is as large as
-    the cache. cached_share: the part of the traffic that rereads what was just written.
+    A layer writes elements/layers of element_bytes a sample; half of it is found when it is as large as the cache. cached_share: the part of the traffic that rereads what was just written.
 
-    >>> round(float(missed_share(752e6, 1.0, 1.0, 314.0, 1.0, 72e6, 0.6)), 2)  # SD 1.5 on an RTX 4090
+    >>> round(float(missed_share(752e6, 1.0, 1.0, 314.0, 2.0, 72e6, 0.6)), 2)  # SD 1.5 on an RTX 4090
     0.44
-    >>> round(float(missed_share(752e6, 1.0, 1.0, 314.0, 1.0, 6e6, 0.6)), 2)  # on an RTX 3090
+    >>> round(float(missed_share(752e6, 1.0, 1.0, 314.0, 2.0, 6e6, 0.6)), 2)  # on an RTX 3090
     0.67
     """
-    layer = 2 * elements * samples * share * element_ratio / np.maximum(layers, 1.0)
+    layer = elements * samples * share * element_bytes / np.maximum(layers, 1.0)
     return 1 - cached_share * cache_bytes / (cache_bytes + layer)
 
 

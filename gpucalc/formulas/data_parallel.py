@@ -165,6 +165,31 @@ def gathered_piece(message: Bytes, gather_pieces: Count) -> Bytes:
     return message / gather_pieces
 
 
+@formula(symbol="q_E", cite="deepspeed-fetch", valid="modules_fetched and experts_apart 0 or 1")
+def expert_pieces(
+    gather_pieces: Count, modules_fetched: Flag, experts_apart: Flag, experts: Count, ep: Ranks, gated: Flag
+) -> Count:
+    """Collectives in which the experts of a layer are gathered: one for each weight where each module is fetched.
+
+    A loop calls experts in an order that differs from step to step, so that none is fetched ahead.
+
+    >>> [float(expert_pieces(1, fetched, 1, 128, 1, 1)) for fetched in (0, 1)]
+    [1.0, 384.0]
+    """
+    each = modules_fetched * experts_apart
+    return each * np.maximum(experts / ep, 1.0) * (2 + gated) + (1 - each) * gather_pieces
+
+
+@formula(symbol="q·(t+t_fetch)", cite="deepspeed-fetch", valid="")
+def fetched_time(piece: Seconds, pieces: Count, fetch_seconds: Seconds, modules_fetched: Flag) -> Seconds:
+    """Time in which the pieces of a layer's parameters are gathered, each after the hooks that ask for it.
+
+    >>> fetched_time(1e-4, 384, 1e-3, 1)
+    0.4224
+    """
+    return pieces * (piece + modules_fetched * fetch_seconds)
+
+
 @formula(symbol="n_tied", cite="megatron-core", valid="pp >= 1")
 def tied_ranks(pp: Ranks) -> Ranks:
     """Ranks that share an embedding: the first and the last of several stages.

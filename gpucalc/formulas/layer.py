@@ -335,6 +335,25 @@ def expert_operations_ratio(expert_host_ratio: Ratio, expert_host_ratio_launched
     return graph_layers * expert_host_ratio + (1 - graph_layers) * expert_host_ratio_launched
 
 
+@formula(symbol="q_loop", cite="hf-moe", valid="experts_apart and graph_layers 0 or 1")
+def loop_operations(
+    local_experts: Count,
+    experts_apart: Flag,
+    graph_layers: Flag,
+    moe_layers: Count,
+    layers: Count,
+    operations_per_expert: Count = 12.0,
+) -> Count:
+    """Host operations of a loop over the experts of a rank in one layer's forward pass, mean over its layers.
+
+    Each expert finds its tokens, gathers them, runs three products and what stands between, weighs and adds.
+
+    >>> float(loop_operations(128, 1, 0, 48, 48)), float(loop_operations(128, 0, 0, 48, 48))
+    (1536.0, 0.0)
+    """
+    return experts_apart * (1 - graph_layers) * local_experts * operations_per_expert * moe_layers / layers
+
+
 @formula(symbol="T_max", cite="liu2024moe", valid="expert_imbalance >= 1")
 def loaded_tokens(expert_tokens: Tokens, expert_imbalance: Ratio) -> Tokens:
     """Tokens of an expert of the most loaded rank, at least 1.
