@@ -84,7 +84,8 @@ def missed_share(
 ) -> Ratio:
     """Share of the traffic that goes to memory: what a layer wrote stays in the last cache for the next one if it fits.
 
-    A layer writes elements/layers of element_bytes a sample; half of it is found when it is as large as the cache. cached_share: the part of the traffic that rereads what was just written.
+    A layer writes elements/layers of element_bytes a sample; half of it is found when it is as large as the cache.
+    cached_share: the part of the traffic that rereads what was just written.
 
     >>> round(float(missed_share(752e6, 1.0, 1.0, 314.0, 2.0, 72e6, 0.6)), 2)  # SD 1.5 on an RTX 4090
     0.44
