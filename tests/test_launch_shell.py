@@ -171,3 +171,32 @@ def test_a_loop_names_its_values() -> None:
     assert read_launch("megatron", text % "2")[0]["tp"] == 2
     with pytest.raises(DataError, match=r"TP \(a loop over 1 2 4\) is not set"):
         read_launch("megatron", text % "1 2 4")
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        'M=8b\nif [[ $M == "8b" ]]; then\n  N=1\nelif [ $M = 70b ]; then\n  N=2\nelse N=3\nfi\nrun $N',
+        'M=70b\nif [[ $M == "8b" ]]; then\n  N=1\nelif [ "$M" = 70b ]; then\n  N=2; A=(x y)\nelse N=3; A=(z)\nfi\n'
+        "run $N ${A[@]}",
+        'M=1\nif [ $M -gt 1 ]; then\n  run many\nelse\n  if test -n "$M"; then run one; fi\nfi',
+        'E=""\nif [ ! -z "$E" ]; then E=full; fi\nif [ -z "$E" ]; then E=empty; fi\nrun $E',
+    ],
+)
+def test_conditions_that_the_text_decides(script: str) -> None:
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("bash is not installed")
+    done = subprocess.run(
+        [bash, "--norc", "-c", 'run() { printf "%s\\n" "$@"; }\n' + script],
+        capture_output=True, text=True, timeout=30, check=True,
+    )  # fmt: skip
+    found = read_script(script)
+    assert [words[1:] for words in found.commands if words[0] == "run"] == [done.stdout.splitlines()]
+    assert found.notes == []
+
+
+def test_conditions_that_only_a_shell_knows_are_told() -> None:
+    for condition in ("[[ $UNKNOWN_WORD == a ]]", "[ -f x ]", "[ 1 = 1 ] && [ -d y ]", "(( $UNKNOWN_WORD > 1 ))"):
+        found = read_script(f"N=1\nif {condition}; then N=2; fi\nrun $N")
+        assert "N is set inside a condition or loop; its last value, 2, is taken" in found.notes, condition

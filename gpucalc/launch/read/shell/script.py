@@ -49,6 +49,15 @@ def shown(word: str) -> str:
 
 
 @dataclass
+class Branch:
+    """A condition or loop around a statement: whether it runs, None where only a running shell knows."""
+
+    runs: bool | None = None
+    asks: bool = False  # its condition is not over
+    done: bool = False  # an earlier branch of the same if runs
+
+
+@dataclass
 class Script:
     """What a text would run."""
 
@@ -59,6 +68,7 @@ class Script:
     slurm: dict[str, str] = field(default_factory=dict)  # #SBATCH options
     notes: list[str] = field(default_factory=list)
     defaults: bool = True
+    branches: list[Branch] = field(default_factory=list)  # what encloses the statement that is read
     functions: dict[str, str] = field(default_factory=dict)  # bodies
     arguments: list[str] | None = None  # of the function that runs; None: the script's own, which nobody knows
     called: list[str] = field(default_factory=list)  # functions that ran; of those that run now, the last
@@ -91,16 +101,20 @@ def read_script(text: str, around: Mapping[str, str] | None = None, *, defaults:
 
 def _run(text: str, script: Script) -> None:
     """Take the statements of a text, of the script itself or of a function's body."""
-    lexer, depth, taken = Lexer(text), 0, 0
+    lexer, taken = Lexer(text), 0
     for words, arrays in lexer.statements():
         # A here-document is expanded where its command stands, unless its delimiter is quoted.
         for document, quoted in lexer.documents[taken:]:
             script.documents.append(document if quoted else _expanded(document, script))
             taken += 1
+        words = _keywords(words, script)
+        if any(branch.runs is False for branch in script.branches):
+            script.called += [word[0].text for word in words[:1] if word[0].text in script.functions]
+            continue
         for name, (more, items) in arrays.items():
             values = [field for item in items for field in _expand(item, script)]
             script.arrays[name] = [*script.arrays.get(name, []), *values] if more else values
-        depth = _statement(words, script, depth)
+        _statement(words, script, sum(branch.runs is None for branch in script.branches))
 
 
 def _call(name: str, arguments: list[str] | None, script: Script) -> None:
@@ -152,25 +166,76 @@ def _slurm(text: str, script: Script) -> None:
     script.variables |= {name: value for name, value in known.items() if value.isdigit()}
 
 
-def _statement(words: list[Word], script: Script, depth: int) -> int:
-    """Take one statement: assignments set variables, the rest is a command. Returns the depth of conditions."""
-    first = 0
-    while first < len(words):
-        plain = words[first][0].text if len(words[first]) == 1 and not words[first][0].expression else ""
+def _keywords(words: list[Word], script: Script) -> list[Word]:
+    """The words of a statement after those of the grammar, which open and close branches."""
+    branches = script.branches
+    for first, word in enumerate(words):
+        plain = word[0].text if len(word) == 1 and not word[0].expression else ""
         if plain in _CLOSING:
-            depth = max(0, depth - 1)
+            branches[:] = branches[:-1]
+        elif plain == "if":
+            branches.append(Branch(_test(words[first + 1 :], script), asks=True))
+            return []
+        elif plain in {"elif", "else"} and branches:
+            last = branches[-1]
+            last.done |= last.runs is True
+            known = last.runs is not None or last.done
+            if plain == "elif":
+                last.asks = True
+                last.runs = False if last.done else _test(words[first + 1 :], script) if known else None
+                return []
+            last.runs = not last.done if known else None
         elif plain in _OPENING:
             _loop(words[first:], script)
-            return depth + 1
+            branches.extend([Branch()] if plain != "function" else [])
+            return []
+        elif plain == "then" and branches:
+            branches[-1].asks = False
         elif plain not in _SKIPPED:
-            break
-        first += 1
-    rest = words[first:]
+            if branches and branches[-1].asks and not branches[-1].done:
+                branches[-1].runs = None  # a condition of several parts
+            return words[first:]
+    return []
+
+
+def _test(words: list[Word], script: Script) -> bool | None:
+    """Whether `[ … ]`, `[[ … ]]` or `test …` holds; None where that hangs on what the text does not say."""
+    fields = [one for word in words for one in _expand(word, script)]
+    if not fields or fields[0] not in {"[", "[[", "test"} or any(missing(one) for one in fields):
+        return None
+    ends = {"[": "]", "[[": "]]"}.get(fields[0])
+    if ends and fields[-1] != ends:
+        return None
+    match fields[1:-1] if ends else fields[1:]:
+        case ["!", *rest]:
+            inner = _compared(rest)
+            return None if inner is None else not inner
+        case rest:
+            return _compared(rest)
+
+
+def _compared(fields: list[str]) -> bool | None:
+    match fields:
+        case ["-z", word]:
+            return not word
+        case ["-n", word]:
+            return bool(word)
+        case [left, "=" | "==" | "!=" as operator, right] if not re.search(r"[*?\[]", right):
+            return (left == right) == (operator != "!=")
+        case [left, operator, right] if re.fullmatch(r"-?\d{1,15}", left) and re.fullmatch(r"-?\d{1,15}", right):
+            a, b = int(left), int(right)
+            known = {"-eq": a == b, "-ne": a != b, "-gt": a > b, "-ge": a >= b, "-lt": a < b, "-le": a <= b}
+            return known.get(operator)
+    return None
+
+
+def _statement(rest: list[Word], script: Script, depth: int) -> None:
+    """Take one statement: assignments set variables, the rest is a command. depth: branches that may not run."""
     if rest and rest[0] and rest[0][0].text in _DECLARING and not rest[0][0].expression:
         rest = [w for w in rest[1:] if not (w and w[0].text.startswith("-") and not w[0].expression)]
         for word in rest:
             _assign(word, script, depth)
-        return depth
+        return
     while rest and _assign(rest[0], script, depth):
         rest = rest[1:]
     fields = [one for word in rest for one in _expand(word, script)]
@@ -180,7 +245,6 @@ def _statement(words: list[Word], script: Script, depth: int) -> int:
         script.arguments = script.arguments[1:]
     elif fields and fields[0].rpartition("/")[2] not in _PRINTING:
         script.commands.append(fields)
-    return depth
 
 
 def _loop(words: list[Word], script: Script) -> None:
