@@ -301,7 +301,7 @@ def collective_ledger(op: str, columns: Columns, *, trace: bool = False) -> Ledg
     group = place(ledger, "group", "ranks", 1)
     if op == "send_recv":
         ledger.add("crosses", f.crosses_network, ranks_per_domain="group")
-        add_send(ledger, "time", "crosses")
+        add_send(ledger, "time", "crosses", **{name: group[name] for name in ("fabric_share",) if name in group})
         return ledger
     if op == "alltoall":
         ledger.define("remote_share", f.all_to_all_remote_share, ranks_per_domain="group")

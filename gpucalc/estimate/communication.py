@@ -122,6 +122,7 @@ def _context_parallel(ledger: Ledger) -> None:
         crosses="layer/cp/crosses",
         stride="tp",
         point_to_point_efficiency="link_efficiency",
+        **{name: group[name] for name in ("fabric_share",) if name in group},
     )
     ledger.add("layer/cp/ring", layer.ring_exchange_time, ranks="cp", hop="layer/cp/hop")
     ledger.product("layer/cp/gathered", "layer/cp/block", "cp")
