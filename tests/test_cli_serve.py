@@ -246,7 +246,10 @@ def test_engines_state_where_each_constant_comes_from() -> None:
         (("--rate", "1e12", "--tpot", "50ms"), "at most 4,096 replicas are tried"),
         (("--concurrency", "8", "--gpus", "2", "--layout", "0x(tp1)+1x(tp2)"), "1x(tp1) has one"),
         (("--concurrency", "8", "--prefill-layout", "0x(tp1)", "--decode-layout", "tp1"), "1x(tp1) has one"),
-        (("--concurrency", "8", "--layout", "tp2", "--prefill-layout", "tp1"), "state --layout, or --prefill-layout"),
+        (
+            ("--concurrency", "8", "--layout", "tp2", "--prefill-layout", "tp1"),
+            "--layout states the whole deployment, beside --prefill",
+        ),
     ],
 )
 def test_loads_and_workers_that_cannot_be_are_told(arguments, said):

@@ -64,6 +64,38 @@ def test_splits_of_a_reinforcement_step() -> None:
     assert [row["split"] for row in rows(one.out)] == ["4 generate, 4 train"]
 
 
+def test_the_share_of_an_engine_is_stated_and_adapters_are_their_own_reference() -> None:
+    base = (*MANY, "--method", "grpo", "--rollouts", "256", "--generation-gpus", "4", "-f", "json")
+    found = {}
+    for name, more in {
+        "plain": (),
+        "small": ("--set", "memory_share=0.45"),
+        "lora": ("--lora-rank", "8"),
+        "full": ("--recompute", "full"),
+        "alone": ("--recompute", "full", "--set", "reference=no"),
+        "adapted": ("--recompute", "full", "--lora-rank", "8"),
+        "adapted alone": ("--recompute", "full", "--lora-rank", "8", "--set", "reference=no"),
+    }.items():
+        found[name] = json.loads(gpucalc(*base, *more).out)["rows"][0]
+    assert found["small"]["engine_gib"] == pytest.approx(found["plain"]["engine_gib"] / 2)
+    # The reference of a full model is another copy of it; that of an adapter is its frozen base.
+    assert found["alone"]["update_gib"] < found["full"]["update_gib"]
+    assert found["adapted alone"]["update_gib"] == pytest.approx(found["adapted"]["update_gib"])
+    assert found["adapted"]["update_gib"] < found["full"]["update_gib"]
+    assert found["adapted alone"]["scoring_s"] < found["adapted"]["scoring_s"]
+
+
+def test_nothing_is_fastest_where_nothing_fits() -> None:
+    ran = gpucalc(
+        *("tune", "glm-4.5", "--method", "grpo", "--gpu", "h100-sxm-80gb", "--gpus", "64", "--seq-len", "2048"),
+        *("--prompt", "1024", "--response", "1024"),
+    )
+    assert ran.status == 3
+    assert "Fastest" not in ran.err
+    assert "No split fits" in ran.err
+    assert "has 79." in ran.err
+
+
 @pytest.mark.parametrize("method", ["lora", "dpo", "grpo"])
 def test_every_term_of_the_explanation_has_a_unit_and_formulas_a_citation(method: str) -> None:
     document = json.loads(gpucalc(*MANY, "--method", method, "--explain", "-f", "json").out)
@@ -93,6 +125,10 @@ def test_every_term_of_the_explanation_has_a_unit_and_formulas_a_citation(method
         (("--method", "grpo", "--response", "4096"), "is the most"),
         (("--method", "lora", "--optimizer", "adm8bit"), "did you mean adam8bit"),
         (("--method", "lora", "--lora-rank", "0"), "1 or more"),
+        (("--method", "grpo", "--set", "memory_share=1.3"), "a share below 1"),
+        (("--method", "grpo", "--set", "memory_share=0"), "state a share such as 0.5"),
+        (("--method", "grpo", "--set", "algorithm=ppo"), "contradicts"),
+        (("--method", "grpo", "--prompt", "64", "--set", "prompt=128"), "contradicts prompt=64"),
     ],
 )
 def test_mistakes_are_one_clear_sentence(arguments: tuple[str, ...], said: str) -> None:

@@ -182,6 +182,9 @@ def serving_cells(
         text["gpu"] = any_card()
     cells, found = parse_serving(text)
     problems += found
+    flags = [f"--{side}-layout" for side, label in (sides or {}).items() if label is not None]
+    if layout is not None and flags:
+        raise UsageError(f"--layout states the whole deployment, beside {' and '.join(flags)}; state one or the other")
     typed = serving_label_cells(layout) if layout is not None else {}
     for side, label in (sides or {}).items():
         typed |= side_label_cells(label, side) if label is not None else {}

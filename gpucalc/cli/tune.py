@@ -108,6 +108,9 @@ def tune(
     """
     if method is None:
         raise UsageError(f"missing: --method {', '.join(METHODS)}")
+    step: dict[str, Any] = {}
+    if method in {"ppo", "grpo"}:
+        step, job = _step_settings(method, job, policy.stated())
     cells = job.cells()
     require(cells, "model", "gpu", "n_gpus", "seq_len")
     context = job.context()
@@ -116,7 +119,7 @@ def tune(
     from gpucalc.questions.tune import plan as planning
 
     if method in {"ppo", "grpo"}:
-        answers = planning.reinforced(_policy(method, cells, numbers), context, trace=explained)
+        answers = planning.reinforced(_policy(method, cells, {**step, **numbers}), context, trace=explained)
         names: tuple[str, ...] = POLICY_OUT
     else:
         if numbers:
@@ -126,8 +129,8 @@ def tune(
             raise UsageError(f"--precomputed-reference belongs to --method dpo, not {method}")
         if method == "dpo" and (cells.get("micro_batch") or 2) % 2:
             raise UsageError(
-                f"--micro-batch is {cells['micro_batch']}; dpo takes a chosen and a rejected sequence, "
-                f"such as {cells['micro_batch'] + 1}"
+                f"--micro-batch counts sequences and is {cells['micro_batch']}; dpo takes a chosen and a rejected "
+                f"sequence, such as {cells['micro_batch'] + 1}"
             )
         if method == "dpo":
             cells.setdefault("micro_batch", 2)
@@ -144,10 +147,26 @@ def tune(
     return ExitStatus.OK if answers[0].row["pred_fit"] in good else ExitStatus.INFEASIBLE
 
 
-def _policy(method: str, cells: dict[str, Any], numbers: Mapping[str, int]) -> Policy:
+def _policy(method: str, cells: dict[str, Any], numbers: Mapping[str, Any]) -> Policy:
     from gpucalc.questions.tune.policy_cells import make_policy
 
     return make_policy(method, {name: value for name, value in cells.items() if name != "micro_batch"}, numbers)
+
+
+def _step_settings(method: str, job: TuneOptions, stated: Mapping[str, int]) -> tuple[dict[str, Any], TuneOptions]:
+    """The numbers of a step among --set, and the job without them."""
+    from dataclasses import replace
+
+    from gpucalc.questions.tune.policy_cells import split_settings
+
+    step, others = split_settings(job.settings)
+    options = {"algorithm": method, **stated}
+    if wrong := [name for name, value in options.items() if step.get(name, value) != value]:
+        flags = ", ".join(
+            f"--set {name}={step[name]} contradicts {name}={options[name]} of an option" for name in wrong
+        )
+        raise UsageError(flags)
+    return step, replace(job, settings=others)
 
 
 def export_policy(target: Target, job: JobOptions) -> None:

@@ -52,8 +52,8 @@ _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 class Column:
     """One column: its type, limits and unit, how people see it, and what an empty cell means.
 
-    kind: text, int, number, size (GiB), choice, flag (yes/no) or month (YYYY-MM). `scale` is the unit of
-    `units.scale_for` in which a table scales the whole column; "" leaves it alone.
+    kind: text, int, number, share (0.5 or 50%, below 1), size (GiB), choice, flag (yes/no) or month
+    (YYYY-MM). `scale` is the unit of `units.scale_for` in which a table scales the whole column; "" leaves it alone.
     """
 
     name: str
@@ -447,6 +447,17 @@ def _answer(column: Column, text: str) -> bool:
     raise UsageError(f"{column.name} is {shown(text)}, expected yes or no")
 
 
+def _share(column: Column, text: str) -> float:
+    percent = text.endswith("%")
+    try:
+        value = float(text.removesuffix("%")) / (100 if percent else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1:
+        raise UsageError(f"{column.name} is {shown(text)}, expected a share below 1, such as 0.5 or 50%")
+    return value
+
+
 def _month(column: Column, text: str) -> str:
     match = re.fullmatch(r"(\d{4})-(\d{2})(?:-\d{2})?", text)
     if not match or not 1 <= int(match[2]) <= 12:
@@ -463,6 +474,8 @@ def parse_cell(column: Column | str, text: str) -> Any:
     (8, True, 'bf16')
     >>> parse_cell("schedule", "1F1B "), parse_cell("recompute", "")
     ('1f1b', None)
+    >>> parse_cell(Column("hit", "share", ""), "50%")
+    0.5
     """
     record = COLUMNS[column] if isinstance(column, str) else column
     text = text.strip()
@@ -488,6 +501,8 @@ def parse_cell(column: Column | str, text: str) -> Any:
             return _answer(record, text)
         case "month":
             return _month(record, text)
+        case "share":
+            return _share(record, text)
         case _:
             return text
 

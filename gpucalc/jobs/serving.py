@@ -53,29 +53,13 @@ def parse_serving(record: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]
         if not text:
             continue
         try:
-            value = _share(name, text) if column.kind == "share" else parse_cell(column, text)
+            value = parse_cell(column, text)
         except UsageError as error:
             problems.extend(error.problems)
             continue
         if value is not None:
             cells[name] = value
     return cells, problems
-
-
-def _share(name: str, text: str) -> float:
-    """A share written as 0.5 or 50%.
-
-    >>> _share("prefix_hit", "50%"), _share("prefix_hit", "0")
-    (0.5, 0.0)
-    """
-    percent = text.endswith("%")
-    try:
-        value = float(text.removesuffix("%")) / (100 if percent else 1)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < 1:
-        raise UsageError(f"{name} is {text!r}, expected a share below 1, such as 0.5 or 50%")
-    return value
 
 
 def resolve_serving(cells: Mapping[str, Any], context: Context) -> ServingJob:

@@ -114,7 +114,7 @@ def _generation(launch: PolicyLaunch, longest: int) -> dict[str, Any]:
         "vllm_cfg": {
             "tensor_parallel_size": launch.engine_tp,
             "pipeline_parallel_size": p.engine_pp,
-            "gpu_memory_utilization": 0.9 if p.generation_gpus else 0.6,
+            "gpu_memory_utilization": p.memory_share,
             "max_model_len": longest,
         },
     }

@@ -86,7 +86,7 @@ def settings(launch: PolicyLaunch) -> dict[str, Any]:
         f"{ROLLOUT}.n": p.samples,
         f"{ROLLOUT}.tensor_model_parallel_size": launch.engine_tp,
         f"{ROLLOUT}.pipeline_model_parallel_size": p.engine_pp,
-        f"{ROLLOUT}.gpu_memory_utilization": 0.6,
+        f"{ROLLOUT}.gpu_memory_utilization": p.memory_share,
         f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": c["micro_batch"],
         "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": c["micro_batch"],
     }

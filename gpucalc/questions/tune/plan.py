@@ -243,15 +243,24 @@ def summary(method: str, answers: Sequence[Answer]) -> list[str]:
     best = answers[0]
     row, job = best.row, best.job
     if "split" in row:
+        if row["pred_fit"] == "oom":
+            return [_none_fits(answers)]
         other = next((a for a in answers[1:] if a.row["pred_fit"] != "oom"), None)
+        ahead = next((a for a in answers[1:] if a.row["pred_fit"] == "risky" and _sooner(a.row, row)), None)
         lines = [
-            f"Fastest split: {row['split']}; a step takes {row['pred_step_time_s']:.1f} s, of which generation "
+            f"Fastest split{' that fits' if ahead else ''}: {row['split']}; a step takes "
+            f"{row['pred_step_time_s']:.1f} s, of which generation "
             f"{row['generation_s']:.1f} s (its tail {row['tail_s']:.1f} s), log-probabilities "
             f"{row['scoring_s']:.1f} s, "
             f"update {row['update_s']:.1f} s, weight synchronisation {row['sync_s']:.1f} s, "
             f"the controller {row['controller_s']:.1f} s."
         ]
-        if other:
+        if ahead:
+            lines.append(
+                f"Faster, but it may or may not fit: {ahead.row['split']}, {ahead.row['pred_step_time_s']:.1f} s with "
+                f"{ahead.row['pred_peak_mem_gib']:.1f} GiB on the fullest GPU."
+            )
+        elif other:
             lines.append(f"Next: {other.row['split']}, {other.row['pred_step_time_s']:.1f} s.")
         return lines
     base = quantisation_of(job.cells) if job.cells["method"] != "full" else ""
@@ -270,3 +279,20 @@ def summary(method: str, answers: Sequence[Answer]) -> list[str]:
             f"at micro-batch {job.cells['micro_batch']}: {longest:,} tokens{whole}.{recomputed}"
         )
     return lines
+
+
+def _sooner(row: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return bool(row["pred_step_time_s"] < other["pred_step_time_s"])
+
+
+def _none_fits(answers: Sequence[Answer]) -> str:
+    """What the least split needs, what a GPU has, and what makes room."""
+    best = min(answers, key=lambda a: a.row["pred_peak_mem_gib"])
+    row, job = best.row, best.job
+    have = float(job.columns["usable_bytes"]) / 2**30
+    side = "the update" if row["update_gib"] >= row["engine_gib"] else "the engine"
+    return (
+        f"No split fits: {row['split']}, the least, takes {row['pred_peak_mem_gib']:.1f} GiB on the fullest GPU, of "
+        f"which {side} {max(row['update_gib'], row['engine_gib']):.1f}, and a {job.cluster.device.key} has {have:.1f}; "
+        "more GPUs, --layout with tensor, pipeline or expert parallelism, --recompute full or --offload make room."
+    )

@@ -29,6 +29,7 @@ class Policy:
 
     rollouts: responses of a step; samples: responses of one prompt; updates: optimizer steps over them.
     generation_gpus 0: colocated with training on all of them.
+    engine_share: of a GPU's memory that a decoding engine takes; 0: what frameworks give it.
     """
 
     algorithm: str
@@ -51,6 +52,7 @@ class Policy:
     constants: Mapping[str, float] = field(default_factory=dict)
     sync_bandwidth: float = 0.0
     facts: Mapping[str, Any] = field(default_factory=dict)
+    engine_share: float = 0.0
 
     @property
     def training_gpus(self) -> int:
@@ -61,6 +63,17 @@ class Policy:
     def engine_gpus(self) -> int:
         """GPUs that generate."""
         return self.generation_gpus or self.n_gpus
+
+    @property
+    def memory_share(self) -> float:
+        """Share of a GPU's memory that a decoding engine takes."""
+        return self.engine_share or ENGINE_SHARE["apart" if self.generation_gpus else "colocated"]
+
+    @property
+    def frozen_copies(self) -> float:
+        """Models of the actor's size held beside it that never train: an adapter's base is its own reference."""
+        adapted = self.cells.get("method") in {"lora", "qlora"}
+        return float(self.reference and not adapted) + self.reward_ratio
 
 
 def read_layout(text: str) -> tuple[list[int], list[int]]:
@@ -123,7 +136,6 @@ def engine_rows(policy: Policy, model: Model, context: Context) -> tuple[list[An
     left = running_share(middles, policy.longest_response, exponent)
     widths = widths * any_running(left, policy.rollouts)
     running = np.maximum(sequences * left, 1.0)
-    share = ENGINE_SHARE["apart" if policy.generation_gpus else "colocated"]
     base = {
         "model": policy.cells["model"],
         "gpu": policy.cells["gpu"],
@@ -133,7 +145,7 @@ def engine_rows(policy: Policy, model: Model, context: Context) -> tuple[list[An
         "dp": 1,
         "attention_dp": 1,
         "framework": policy.framework,
-        "memory_share": share,
+        "memory_share": policy.memory_share,
     }
     limit = (model.max_seq_len or 10**9) - 2
     prompts = {**base, "isl": min(policy.prompt, limit), "osl": 1, "concurrency": max(1, round(sequences))}
@@ -149,7 +161,7 @@ def engine_tp(policy: Policy, model: Model, context: Context) -> int:
     from gpucalc.jobs.completion import stated_cluster
 
     cluster = stated_cluster({"gpu": policy.cells["gpu"], "n_gpus": policy.engine_gpus}, context)
-    share = ENGINE_SHARE["apart" if policy.generation_gpus else "colocated"] * WEIGHTS_SHARE
+    share = policy.memory_share * WEIGHTS_SHARE
     tp = 1
     while (
         2.0 * model.parameters_total / tp > share * cluster.device.usable_bytes
@@ -174,7 +186,7 @@ def estimate_policy(policy: Policy, context: Context, *, trace: bool = False) ->
         )
     job, updates = update_job(policy, context)
     model = job.model
-    frozen = float(policy.reference) + policy.reward_ratio
+    frozen = policy.frozen_copies
     resting = float(frozen_models_memory(float(model.parameters_total), 2.0, frozen, float(policy.training_gpus)))
     training = estimate_training(stack([beside(job, resting, policy.critic_ratio)]), trace=trace)
     rows, running, steps, sequences = engine_rows(policy, model, context)
@@ -204,8 +216,7 @@ def estimate_policy(policy: Policy, context: Context, *, trace: bool = False) ->
     posttraining.add_generation(ledger, engine, running, steps)
     posttraining.add_training(ledger, training)
     posttraining.add_step(ledger)
-    share = ENGINE_SHARE["apart" if policy.generation_gpus else "colocated"]
-    posttraining.add_memory(ledger, training, share * tuned["usable_bytes"])
+    posttraining.add_memory(ledger, training, policy.memory_share * tuned["usable_bytes"])
     return ledger, training, job
 
 

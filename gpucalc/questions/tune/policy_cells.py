@@ -21,6 +21,7 @@ POLICY_COLUMNS = (
     Column("engine", "choice", "engine that generates", "vllm", choices=("vllm", "sglang", "trtllm")),
     Column("engine_tp", "int", "tensor parallel ranks of one engine", "the least that leaves it a cache", minimum=1),
     Column("engine_pp", "int", "pipeline stages of one engine", "1", minimum=1),
+    Column("memory_share", "share", "of a GPU's memory that an engine takes", "0.6 where it also trains, 0.9 apart"),
     Column("reference", "flag", "a frozen reference scores each response", "yes"),
     Column("reward", "flag", "a reward model as large as the actor scores each response", "yes with ppo"),
 )
@@ -66,9 +67,13 @@ def make_policy(method: str, cells: Mapping[str, Any], step: Mapping[str, Any]) 
         raise UsageError(
             f"--response {mean} is a mean above the longest response of {most}; --response {most} is the most"
         )
+    if step.get("memory_share") == 0:
+        raise UsageError("memory_share is 0, which leaves an engine nothing; state a share such as 0.5")
     samples = step.get("samples", SAMPLES if method == "grpo" else 1)
     batch = cells.pop("global_batch", 0)
     cells.setdefault("framework", "FSDP")
+    if {"lora_rank", "lora_targets"} & {name for name, value in cells.items() if value is not None}:
+        cells.setdefault("method", "lora")
     critic = 1.0 if method == "ppo" else 0.0
     return Policy(
         method,
@@ -87,4 +92,5 @@ def make_policy(method: str, cells: Mapping[str, Any], step: Mapping[str, Any]) 
         critic_ratio=critic,
         reward_ratio=float(step.get("reward", method == "ppo")),
         reference=step.get("reference", True),
+        engine_share=step.get("memory_share", 0.0),
     )
