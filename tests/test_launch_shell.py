@@ -200,3 +200,11 @@ def test_conditions_that_only_a_shell_knows_are_told() -> None:
     for condition in ("[[ $UNKNOWN_WORD == a ]]", "[ -f x ]", "[ 1 = 1 ] && [ -d y ]", "(( $UNKNOWN_WORD > 1 ))"):
         found = read_script(f"N=1\nif {condition}; then N=2; fi\nrun $N")
         assert "N is set inside a condition or loop; its last value, 2, is taken" in found.notes, condition
+
+
+def test_srun_says_what_its_script_reads() -> None:
+    text = (
+        'srun --nodes=4 --ntasks-per-node=1 --gpus-per-node 8 bash -c "torchrun --nnodes \\$SLURM_NNODES '
+        f'--nproc_per_node \\$SLURM_GPUS_ON_NODE pretrain_gpt.py {MODEL}"\n'
+    )
+    assert read_launch("megatron", text)[0]["n_gpus"] == 32

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpucalc.core.errors import DataError
 from gpucalc.launch.read.shell.manifest import as_script
-from gpucalc.launch.read.shell.script import Script, missing, read_script, shown
+from gpucalc.launch.read.shell.script import Script, missing, read_script, shown, slurm_variables
 
 MOST_GPUS = 10**7
 _NODES = ("nnodes", "num-nodes", "nodes", "N")
@@ -92,11 +92,20 @@ def _nested(script: Script, depth: int) -> Iterator[tuple[list[str], Script]]:
 
 def _inside(text: str, prefix: list[str], script: Script, depth: int) -> Iterator[tuple[list[str], Script]]:
     try:
-        inner = read_script(text, script.variables, defaults=script.defaults)
+        inner = read_script(
+            text, {**script.variables, **slurm_variables(_options_of(prefix))}, defaults=script.defaults
+        )
     except DataError:
         return
     for words, holder in _nested(inner, depth + 1):
         yield [*prefix, *words], holder
+
+
+def _options_of(words: list[str]) -> dict[str, str]:
+    """The options of srun before what it starts; none of another command."""
+    if not any(word.rpartition("/")[2] == "srun" for word in words):
+        return {}
+    return {name: value for name, value in re.findall(r"--([a-z-]+)[= ](\S+)", " ".join(words))}
 
 
 @dataclass

@@ -7,13 +7,13 @@ becomes a mark in the word, so that whoever needs the word can name what is miss
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpucalc.core.errors import DataError
+from gpucalc.launch.read.shell.arithmetic import compared, whole
 from gpucalc.launch.read.shell.lexer import NAME, Lexer, Part, Word, without_functions
 
 MOST_CALLS = 100  # of functions of a script
@@ -157,13 +157,22 @@ def _slurm(text: str, script: Script) -> None:
         found = re.match(r"(?:--([a-z-]+)|(-[NnG]))[= \t]*([^\s#]*)", line)
         if found:
             script.slurm[found[1] or short[found[2]]] = found[3]
-    nodes, tasks = script.slurm.get("nodes", ""), script.slurm.get("ntasks-per-node", "")
-    gpus = script.slurm.get("gpus-per-node", "").rpartition(":")[2]
+    script.variables |= slurm_variables(script.slurm)
+
+
+def slurm_variables(options: Mapping[str, str]) -> dict[str, str]:
+    """The variables that Slurm sets from its options: nodes, tasks and GPUs of a node.
+
+    >>> slurm_variables({"nodes": "4", "gpus-per-node": "h100:8"})
+    {'SLURM_NNODES': '4', 'SLURM_JOB_NUM_NODES': '4', 'SLURM_GPUS_PER_NODE': '8', 'SLURM_GPUS_ON_NODE': '8'}
+    """
+    nodes, tasks = options.get("nodes", ""), options.get("ntasks-per-node", "")
+    gpus = options.get("gpus-per-node", "").rpartition(":")[2]
     known = {"SLURM_NNODES": nodes, "SLURM_JOB_NUM_NODES": nodes, "SLURM_GPUS_PER_NODE": gpus}
     known |= {"SLURM_GPUS_ON_NODE": gpus, "SLURM_NTASKS_PER_NODE": tasks}
     if nodes.isdigit() and tasks.isdigit() and len(nodes) < 8 and len(tasks) < 8:
         known["SLURM_NTASKS"] = known["SLURM_NPROCS"] = str(int(nodes) * int(tasks))
-    script.variables |= {name: value for name, value in known.items() if value.isdigit()}
+    return {name: value for name, value in known.items() if value.isdigit()}
 
 
 def _keywords(words: list[Word], script: Script) -> list[Word]:
@@ -208,25 +217,10 @@ def _test(words: list[Word], script: Script) -> bool | None:
         return None
     match fields[1:-1] if ends else fields[1:]:
         case ["!", *rest]:
-            inner = _compared(rest)
+            inner = compared(rest)
             return None if inner is None else not inner
         case rest:
-            return _compared(rest)
-
-
-def _compared(fields: list[str]) -> bool | None:
-    match fields:
-        case ["-z", word]:
-            return not word
-        case ["-n", word]:
-            return bool(word)
-        case [left, "=" | "==" | "!=" as operator, right] if not re.search(r"[*?\[]", right):
-            return (left == right) == (operator != "!=")
-        case [left, operator, right] if re.fullmatch(r"-?\d{1,15}", left) and re.fullmatch(r"-?\d{1,15}", right):
-            a, b = int(left), int(right)
-            known = {"-eq": a == b, "-ne": a != b, "-gt": a > b, "-ge": a >= b, "-lt": a < b, "-le": a <= b}
-            return known.get(operator)
-    return None
+            return compared(rest)
 
 
 def _statement(rest: list[Word], script: Script, depth: int) -> None:
@@ -385,27 +379,6 @@ def _arithmetic(text: str, script: Script) -> str:
     if lacking:
         return "".join(mark(name) for name in lacking)
     try:
-        return str(_whole(ast.parse(plain.strip().replace("/", "//"), mode="eval").body))
+        return str(whole(plain))
     except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
         return mark(f"(({text}))")
-
-
-def _whole(node: ast.expr) -> int:
-    if isinstance(node, ast.Constant) and type(node.value) is int:
-        return node.value
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return -_whole(node.operand)
-    if isinstance(node, ast.BinOp):
-        left, right = _whole(node.left), _whole(node.right)
-        match node.op:
-            case ast.Add():
-                return left + right
-            case ast.Sub():
-                return left - right
-            case ast.Mult():
-                return left * right
-            case ast.FloorDiv():
-                return left // right
-            case ast.Mod():
-                return left % right
-    raise ValueError("not whole-number arithmetic")
