@@ -257,3 +257,22 @@ def test_loads_and_workers_that_cannot_be_are_told(arguments, said):
     assert said in ran.err
     assert ran.status in {2, 3}
     assert not ran.out
+
+
+def test_first_tokens_of_a_wave_of_the_steady_state_and_of_the_slowest() -> None:
+    base = ("serve", "llama-3.1-8b", "--gpu", "h100-sxm-80gb", "--gpus", "1", "--isl", "2048", "--osl", "256")
+    lone = json.loads(gpucalc(*base, "--concurrency", "1", "-f", "json").out)["rows"][0]
+    many = json.loads(gpucalc(*base, "--concurrency", "33", "-f", "json").out)["rows"][0]
+    assert lone["pred_ttft_wave_ms"] == pytest.approx(lone["pred_ttft_unloaded_ms"])
+    assert many["pred_ttft_p99_ms"] is None
+    # The mean of a wave waits for half of those that the last waits for.
+    alone = many["pred_ttft_unloaded_ms"]
+    assert many["pred_ttft_wave_last_ms"] - alone == pytest.approx(2 * (many["pred_ttft_wave_ms"] - alone))
+    waves = json.loads(gpucalc(*base, "--concurrency", "33", "--set", "waves=10", "-f", "json").out)["rows"][0]
+    assert waves["pred_ttft_ms"] - waves["pred_ttft_steady_ms"] == pytest.approx(
+        (many["pred_ttft_wave_ms"] - alone) / 10
+    )
+    opened = gpucalc(*base, "--rate", "4")
+    row = json.loads(gpucalc(*base, "--rate", "4", "-f", "json").out)["rows"][0]
+    assert row["pred_ttft_p99_ms"] > row["pred_ttft_steady_ms"]
+    assert "99 of 100 random arrivals within" in opened.err

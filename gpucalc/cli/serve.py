@@ -362,7 +362,16 @@ def _start_lines(row: Mapping[str, Any]) -> list[str]:
     parts = (("weights", "weights"), ("activations", "activations"), ("outside", "outside"), ("kv_space", "cache"))
     split = ", ".join(f"{title} {row[f'pred_{name}_gib']:.2f}" for name, title in parts)
     length = row["isl"] + row["osl"]
+    first = f"{row['layout']}, first tokens in the steady state: mean {row['pred_ttft_steady_ms']:,.0f} ms"
+    if row["pred_ttft_p99_ms"] is not None:
+        first += f", 99 of 100 random arrivals within {row['pred_ttft_p99_ms']:,.0f} ms"
+    if row["pred_ttft_wave_ms"] is not None:
+        first += (
+            f"; where all requests in the system are sent at once: mean {row['pred_ttft_wave_ms']:,.0f} ms, "
+            f"the last {row['pred_ttft_wave_last_ms']:,.0f} ms"
+        )
     return [
+        first,
         f"{row['layout']} at start: GPU KV cache size {row['pred_kv_tokens']:,.0f} tokens; maximum concurrency for "
         f"{length:,.0f} tokens per request {row['pred_max_concurrency_per_rank']:.2f}x; GiB a GPU: {split}",
     ]

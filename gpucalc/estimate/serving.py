@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,9 @@ BISECTIONS = 18
 SHARES = 6  # rounds in which the share of requests that decode is found where others prefill
 PREFILL_SIDE, UNLOADED, LOADED = "prefill-side", "time/prefill-unloaded", "time/prefill"
 NOTHING = Constant("NOTHING", 0.0, "what a request alone in the system waits", "definition", unit=Unit("s", second=1))
+MIDDLE = Constant("MIDDLE", 0.5, "mean place in a wave", "definition")
+LAST = Constant("LAST", 1.0, "last place in a wave", "definition")
+SLOWEST = Constant("SLOWEST", 0.99, "share of requests that are no slower", "definition")
 RESERVES = 1  # memory rule of an engine that admits a request only when its full length fits
 
 
@@ -179,7 +183,25 @@ def _answers(ledger: Ledger, apart: bool) -> None:
     }
     alone["fellows"] = NOTHING
     ledger.add("time/ttft-unloaded", serving.time_to_first_token, **alone)
+    _spread(ledger, loaded, alone)
     _rates(ledger, apart)
+
+
+def _spread(ledger: Ledger, loaded: Mapping[str, Any], alone: Mapping[str, Any]) -> None:
+    """Store first tokens in the steady state and where all are sent at once, and the slowest of random arrivals."""
+    ledger.add("time/ttft-steady", serving.time_to_first_token, step="time/step", **{**loaded, "burst": NOTHING})
+    for name, place in (("mean", MIDDLE), ("last", LAST)):
+        ledger.add(f"wave/wait-{name}", serving.wait_in_wave, batch="replica_batch", prefill="prefill/one", place=place)
+        ledger.add(f"wave/ttft-{name}", serving.time_to_first_token, **{**alone, "burst": f"wave/wait-{name}"})
+    ledger.add(
+        "wave/queue-p99",
+        serving.queue_quantile,
+        wait="time/queue/open",
+        rate="time/queue/arrivals",
+        service="prefill/interference",
+        quantile=SLOWEST,
+    )
+    ledger.add("wave/ttft-p99", serving.time_to_first_token, step="time/step", **{**loaded, "queue": "wave/queue-p99"})
 
 
 def _interference(ledger: Ledger) -> None:

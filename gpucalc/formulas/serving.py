@@ -281,3 +281,26 @@ def cost_per_token(price: PerSecond, gpus: Count, throughput: PerSecond) -> Rati
     8.0
     """
     return price * gpus / throughput
+
+
+@formula(symbol="t_wave", cite="gpucalc-counting", valid="batch >= 1; all prompts of a replica sent at once")
+def wait_in_wave(batch: Count, prefill: Seconds, place: Ratio) -> Seconds:
+    """Wait of a prompt behind the others that were sent with it: none for the first, (B-1) prefills for the last.
+
+    place: 0 is the first of the wave, 1/2 its mean and median, 1 the last.
+
+    >>> [round(float(wait_in_wave(11, 0.020, place)), 9) for place in (0.0, 0.5, 1.0)]
+    [0.0, 0.1, 0.2]
+    """
+    return place * np.maximum(batch - 1, 0.0) * prefill
+
+
+@formula(symbol="t_M/D/1,q", cite="kleinrock1975", valid="0 <= rate·service < 1; exponential tail with the exact mean")
+def queue_quantile(wait: Seconds, rate: PerSecond, service: Seconds, quantile: Ratio) -> Seconds:
+    """Wait that a share `quantile` of random arrivals does not exceed: P(W > t) = ρ·exp(-ρ·t/W), of mean W.
+
+    >>> round(float(queue_quantile(0.05, 5.0, 0.1, 0.99)), 4), float(queue_quantile(0.05, 5.0, 0.1, 0.5))
+    (0.3912, 0.0)
+    """
+    waits = np.clip(rate * service, 1e-9, 0.999)
+    return wait / waits * np.log(np.maximum(waits / (1 - quantile), 1.0))

@@ -62,6 +62,9 @@ class ServeResult:
     miss: dict[str, Any] | None = field(default=None)
 
 
+WAVE = {"wave": "mean", "wave_last": "last", "p99": "p99"}
+
+
 def serve(
     cells: Mapping[str, Any],
     context: Context,
@@ -187,6 +190,8 @@ def serving_rows(ledger: Ledger, found: Sequence[ServingJob], price: float | Non
     ranks = np.broadcast_to(np.asarray(ledger.columns["decode_ranks"], dtype=float), (len(found),))
     least, have = column("memory/least-share"), column("memory/available")
     split = {name: column(f"memory/{name}") for name in ("activations", "outside", "kv-space")}
+    spread = {name: column(f"wave/ttft-{path}") for name, path in WAVE.items()}
+    spread["steady"] = column("time/ttft-steady")
     need = column("memory/needed")
     most, weights, batch = column("memory/sequences") * ranks, column("memory/weights"), column("metric/decode-batch")
     rows = []
@@ -210,6 +215,12 @@ def serving_rows(ledger: Ledger, found: Sequence[ServingJob], price: float | Non
         row["pred_needed_gib"], row["pred_available_gib"] = float(need[i]) / 2**30, float(have[i]) / 2**30
         row["pred_max_concurrency_per_rank"] = row["pred_kv_tokens"] / (cells["isl"] + cells["osl"])
         row["pred_least_memory_share"] = float(least[i])
+        answered = row["pred_ttft_ms"] is not None
+        row |= {f"pred_ttft_{name}_ms": float(v[i]) * 1e3 if answered else None for name, v in spread.items()}
+        if cells.get("prefill_workers"):  # a wave waits for the workers that prefill, which the steady state tells
+            row |= {"pred_ttft_wave_ms": None, "pred_ttft_wave_last_ms": None}
+        if cells.get("rate") is None:
+            row["pred_ttft_p99_ms"] = None
         if price is not None:
             from gpucalc.formulas.serving import cost_per_token
 
