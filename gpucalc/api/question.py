@@ -10,6 +10,7 @@ from typing import Any
 
 from gpucalc.core.columns import INPUT, MEASURED, cell_text, parse_row
 from gpucalc.core.errors import UsageError, suggestion
+from gpucalc.core.units import GIGABIT
 from gpucalc.database.cluster import Cluster as ResolvedCluster
 from gpucalc.database.cluster import resolve_cluster
 from gpucalc.database.reader import opened
@@ -124,7 +125,7 @@ class Cluster:
                 ("GPUs of a node", found.gpus_per_node),
                 ("GPUs of a scale-up domain", found.domain),
                 ("link per GPU, one direction", f"{found.link_bandwidth / 1e9:g} GB/s"),
-                ("network per GPU, one direction", f"{found.network_bandwidth_per_gpu * 8 / 1e9:g} Gb/s"),
+                ("network per GPU, one direction", f"{found.network_bandwidth_per_gpu / GIGABIT:g} Gb/s"),
                 ("network is", found.network_basis),
             ],
         )

@@ -14,6 +14,7 @@ from gpucalc.cli.option import option
 from gpucalc.cli.output import OutputOptions, emit_document, to_stderr
 from gpucalc.core.columns import COLUMNS, Column, parts_of
 from gpucalc.core.errors import ExitStatus, UsageError, suggestion
+from gpucalc.core.units import GIB
 
 if TYPE_CHECKING:
     from gpucalc.jobs.context import Context
@@ -149,10 +150,10 @@ def _row(verdict: Verdict, count: int | None) -> dict[str, Any]:
         "n_gpus": verdict.n_gpus if count is None else count,
         "pred_fit": outcome.fit if outcome is not None and verdict.fits else "oom" if outcome is not None else "",
         "layout": outcome.label if outcome is not None else "",
-        "pred_peak_mem_gib": outcome.memory / 2**30 if outcome is not None else None,
+        "pred_peak_mem_gib": outcome.memory / GIB if outcome is not None else None,
         "pred_tokens_per_s_per_gpu": outcome.rate if outcome is not None and verdict.fits else None,
         "overflow": verdict.overflow,
-        "over_gib": verdict.over_bytes / 2**30 if verdict.over_bytes else None,
+        "over_gib": verdict.over_bytes / GIB if verdict.over_bytes else None,
         "overflow_at": verdict.next_smaller,
     }
     if count is not None:
@@ -165,8 +166,8 @@ def _row(verdict: Verdict, count: int | None) -> dict[str, Any]:
 def _remedy_row(one: Remedy) -> dict[str, Any]:
     return {
         "remedy": one.name,
-        "saved_gib": one.saved_bytes / 2**30,
-        "pred_peak_mem_gib": one.outcome.memory / 2**30,
+        "saved_gib": one.saved_bytes / GIB,
+        "pred_peak_mem_gib": one.outcome.memory / GIB,
         "pred_fit": one.outcome.fit,
         "cost_pct": 100 * one.cost,
         "pred_step_time_s": one.outcome.step_time,
@@ -188,7 +189,7 @@ def _write(
                 "rows": rows,
                 "remedies": cures,
                 "remedies_of": best.label if best is not None and cures else None,
-                "capacity_gib": best.terms["memory/capacity"] / 2**30 if best is not None else None,
+                "capacity_gib": best.terms["memory/capacity"] / GIB if best is not None else None,
             }
         )
         return
@@ -220,7 +221,7 @@ def _footer(best: Outcome | None, rows: Sequence[dict[str, Any]], count: int | N
     lines = [""]
     if best is not None:
         lines.append(
-            f"{best.terms['memory/capacity'] / 2**30:.1f} GiB of tensors fit a GPU; micro-batch "
+            f"{best.terms['memory/capacity'] / GIB:.1f} GiB of tensors fit a GPU; micro-batch "
             f"{best.job.cells['micro_batch']}, sequence {best.job.cells['seq_len']}, {best.job.cells['precision']}; "
             f"memory as {best.job.cells['mem_counter']}; layers are recomputed as needed unless stated"
         )
@@ -253,25 +254,25 @@ def _one_layout(context: Context, cells: dict[str, Any], asserted: str | None, o
         "layout": outcome.label,
         "n_gpus": outcome.job.cluster.n_gpus,
         "pred_fit": outcome.fit,
-        "pred_peak_mem_gib": outcome.memory / 2**30,
-        "capacity_gib": outcome.terms["memory/capacity"] / 2**30,
-        "over_gib": over / 2**30,
+        "pred_peak_mem_gib": outcome.memory / GIB,
+        "capacity_gib": outcome.terms["memory/capacity"] / GIB,
+        "over_gib": over / GIB,
         "largest_term": name,
-        "largest_term_gib": size / 2**30,
+        "largest_term_gib": size / GIB,
         "largest_micro_batch": sizing.largest_of_layout(outcome, "micro_batch"),
         "largest_seq_len": sizing.largest_of_layout(outcome, "seq_len"),
         "bytes_per_parameter": fit_memory.bytes_per_parameter(outcome.job),
-        "counters_gib": {kind: size / 2**30 for kind, size in fit_memory.counters(outcome).items()},
-        "memory_band_gib": [edge / 2**30 for edge in fit_memory.memory_range(outcome.job, outcome.memory)],
+        "counters_gib": {kind: size / GIB for kind, size in fit_memory.counters(outcome).items()},
+        "memory_band_gib": [edge / GIB for edge in fit_memory.memory_range(outcome.job, outcome.memory)],
         "fullest_stage": fit_memory.fullest_stage(outcome),
-        "host_gib": outcome.terms.get("host/memory", 0.0) / 2**30,
-        "parts_gib": {MEMORY_TITLES[part]: outcome.terms[f"memory/{part}"] / 2**30 for part in MEMORY_PARTS},
+        "host_gib": outcome.terms.get("host/memory", 0.0) / GIB,
+        "parts_gib": {MEMORY_TITLES[part]: outcome.terms[f"memory/{part}"] / GIB for part in MEMORY_PARTS},
     }
     if output.json:
         emit_document({**verdict, "remedies": cures})
     elif output.for_people:
         parts = ", ".join(f"{title} {gib:.1f}" for title, gib in verdict["parts_gib"].items() if gib > 0)
-        said = f"{-over / 2**30:.1f} GiB free" if over <= 0 else f"{over / 2**30:.1f} GiB too much"
+        said = f"{-over / GIB:.1f} GiB free" if over <= 0 else f"{over / GIB:.1f} GiB too much"
         reach = fit_memory.reach_text(outcome)
         from gpucalc.output.table import facts
 
@@ -286,7 +287,7 @@ def _one_layout(context: Context, cells: dict[str, Any], asserted: str | None, o
             *((("host memory", host),) if (host := fit_memory.host_text(outcome)) else ()),
             ("taken", fit_memory.taken_text(outcome.job)),
             ("terms", f"{parts} GiB"),
-            ("largest term", f"{name}, {size / 2**30:.1f} GiB"),
+            ("largest term", f"{name}, {size / GIB:.1f} GiB"),
             ("largest micro-batch", f"{verdict['largest_micro_batch'] or 'none fits'}"),
             ("largest sequence", f"{verdict['largest_seq_len'] or 'none fits'}"),
         ]

@@ -13,6 +13,7 @@ from gpucalc.cli.output import OutputOptions, emit_object, format_option, to_std
 from gpucalc.cli.values import positive_integer, quantity
 from gpucalc.core.columns import Column
 from gpucalc.core.errors import ExitStatus, UsageError, nearest, unknown
+from gpucalc.core.units import GIB
 
 if TYPE_CHECKING:
     from gpucalc.database.reader import Database
@@ -25,7 +26,7 @@ KINDS = ("accelerators", "nodes", "links", "topologies", "architectures")
 
 # What the table of a kind shows: field → column and the divisor to its unit.
 _SHOWN: dict[str, tuple[Column, float]] = {
-    "usable_bytes": (Column("usable_bytes", "number", "memory", unit="GiB", heading="usable", decimals=1), 2.0**30),
+    "usable_bytes": (Column("usable_bytes", "number", "memory", unit="GiB", heading="usable", decimals=1), GIB),
     "memory_bytes": (Column("memory_bytes", "number", "memory", unit="GB", heading="memory", decimals=0), 1e9),
     "memory_bandwidth": (Column("memory_bandwidth", "number", "HBM", unit="GB/s", heading="HBM", decimals=0), 1e9),
     "bf16_dense": (Column("bf16_dense", "number", "bf16", unit="TFLOP/s", heading="bf16 dense", decimals=1), 1e12),

@@ -15,6 +15,7 @@ from gpucalc.cli.ranking import band, tie_marks
 from gpucalc.cli.values import gpu_count, positive_number
 from gpucalc.core.columns import COLUMNS, Column
 from gpucalc.core.errors import ExitStatus, UsageError
+from gpucalc.core.units import GIB
 
 if TYPE_CHECKING:
     from gpucalc.jobs.context import Context
@@ -158,7 +159,7 @@ def mixed_launch(job: JobOptions, cuts: CutOptions, target: Target) -> Launch:
     cells, said = launch_cells(found, job.cells(free=True, without=("gpu", "n_gpus")))
     launch = make_launch(cells, context, target.profile, target.usual)
     kept = (line for line in launch.comments if not line.startswith("predicted as"))
-    worst = max(found.memory.values()) / 2**30
+    worst = max(found.memory.values()) / GIB
     predicted = f"predicted on these kinds of GPU: {found.step_time:.4g} s a step, {worst:.1f} GiB on the fullest GPU"
     return replace(launch, stage_layers=depths, comments=(predicted, *kept, *said))
 

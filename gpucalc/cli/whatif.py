@@ -14,6 +14,7 @@ from gpucalc.cli.output import OutputOptions, emit_document, to_stderr
 from gpucalc.cli.values import positive_integer, price, share
 from gpucalc.core.columns import COLUMNS, INPUT, Column, parse_cell
 from gpucalc.core.errors import UsageError, suggestion
+from gpucalc.core.units import GIB, GIGABIT
 
 if TYPE_CHECKING:
     from gpucalc.jobs.variations import Outcome
@@ -142,7 +143,7 @@ def _changes(answer: WhatIf, count: int | None, output: OutputOptions) -> None:
     to_stderr(
         "",
         f"as it is: {base.label}, {base.step_time:.4g} s a step, {base.rate:,.0f} tokens/s/GPU, "
-        f"{base.memory / 2**30:.1f} GiB ({base.fit})",
+        f"{base.memory / GIB:.1f} GiB ({base.fit})",
         *(f"note: {note}" for note in answer.notes),
     )
 
@@ -178,7 +179,7 @@ def _contenders(found: Sequence[Contender], output: OutputOptions) -> None:
         "",
         "speed-up is in tokens per second of the whole cluster, over the first row",
         *(
-            f"network of {name}: {cluster.network_bandwidth_per_gpu * 8 / 1e9:g} Gb/s per GPU ({cluster.network_basis})"
+            f"network of {name}: {cluster.network_bandwidth_per_gpu / GIGABIT:g} Gb/s per GPU ({cluster.network_basis})"
             for name, cluster in networks.items()
         ),
     )
@@ -191,7 +192,7 @@ def _needs(start: Outcome, needs: Sequence[NetworkNeed], bound: float, output: O
             "exposed_now_pct": 100 * need.share_now,
             "rate_now_GBps": need.rate_now / 1e9,
             "rate_needed_GBps": None if need.rate_needed is None else need.rate_needed / 1e9,
-            "rate_needed_gbps_per_gpu": None if need.rate_needed is None else need.rate_needed * 8 / 1e9,
+            "rate_needed_gbps_per_gpu": None if need.rate_needed is None else need.rate_needed / GIGABIT,
             "pred_step_time_s": need.outcome.step_time if need.outcome and need.rate_needed else None,
             "exposed_at_best_pct": 100 * need.share_at_best,
             "blocking": need.blocking,

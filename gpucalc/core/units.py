@@ -124,6 +124,8 @@ def _units() -> dict[str, tuple[str, float]]:
 
 
 UNITS = _units()
+GIB = 2.0**30  # bytes: how memory is shown
+GIGABIT = 1e9 / 8  # bytes: how networks are rated
 LARGEST, SMALLEST = 1e36, 1e-36  # in SI; beyond them products of a few quantities overflow
 _QUANTITY = re.compile(r"^\s*([+-]?(?:\d[\d_,]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ/]*)\s*$")
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from gpucalc.core.columns import MOST_GPUS
 from gpucalc.core.errors import DataError, UsageError, unknown
+from gpucalc.core.units import GIB, GIGABIT
 from gpucalc.database.reader import Database
 from gpucalc.database.records import Device, Link, Node, Topology
 from gpucalc.database.slices import Sides, torus_sides, usual_sides
@@ -119,7 +120,7 @@ def resolve_cluster(
     device = db.device(gpu)
     if gpu_memory_gib is not None:
         # All else is the named card's: a question of memory alone needs no more.
-        device = replace(device, usable_bytes=gpu_memory_gib * 2.0**30, memory_bytes=gpu_memory_gib * 1e9)
+        device = replace(device, usable_bytes=gpu_memory_gib * GIB, memory_bytes=gpu_memory_gib * 1e9)
     host = _host(db, device, node, gpus_per_node)
     per_node = gpus_per_node or host.gpus_per_node
     own = host.scale_up == device.link and device.link_bandwidth > 0
@@ -261,7 +262,7 @@ def _network_rate(
     if stated is not None:
         if not 0 < stated <= 1e6:  # also false for NaN
             raise UsageError(f"inter_node_gbps_per_gpu must be above 0 and at most 1,000,000 Gb/s, not {stated}")
-        return stated * 1e9 / 8, "stated"
+        return stated * GIGABIT, "stated"
     own = not fabric or port.key == host.fabric
     each = host.nic_bandwidth if own else port.bandwidth
     if each <= 0:

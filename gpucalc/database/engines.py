@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gpucalc.core.errors import unknown
+from gpucalc.core.units import GIB
 from gpucalc.database.documents import KINDS
 from gpucalc.database.profiles import Constant, constants_of
 
@@ -39,7 +40,7 @@ class Budget:
     def holds(self, device: Device) -> bool:
         """Whether a card meets the row."""
         named = bool(self.other_than) and self.other_than in device.key
-        return device.usable_bytes / 2**30 >= self.from_gib and not named
+        return device.usable_bytes / GIB >= self.from_gib and not named
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gpucalc.core.errors import UsageError
+from gpucalc.core.units import GIB
 from gpucalc.database.cluster import Cluster
 from gpucalc.database.defaults import defaults
 from gpucalc.database.stacks import Rates, Stack, choose_stack, memory_class, rates
@@ -528,7 +529,7 @@ def network_predictions(ledger: Ledger, jobs: Sequence[NetworkJob]) -> list[dict
             "pred_step_time_s": float(step[i]),
             "pred_step_time_low_s": float(step[i]) * low,
             "pred_step_time_high_s": float(step[i]) * high,
-            "pred_peak_mem_gib": float(memory[i]) / 2**30,
+            "pred_peak_mem_gib": float(memory[i]) / GIB,
             "pred_fit": fit_of(float(fill[i])),
             "pred_gmac": job.network.macs / 1e9,
             "pred_params_m": job.network.parameters / 1e6,

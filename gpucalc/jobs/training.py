@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpucalc.core.columns import KINDS, MEASURED, parse_row
 from gpucalc.core.errors import UsageError
+from gpucalc.core.units import GIB
 from gpucalc.core.vocabulary import FITS
 from gpucalc.database.cluster import Cluster
 from gpucalc.database.network import overlay_shares
@@ -199,7 +200,7 @@ PREDICTIONS = {
     "pred_tokens_per_s_per_gpu": ("metric/tokens_per_s_per_gpu", 1.0),
     "pred_mfu_pct": ("metric/mfu", 100.0),
     "pred_hfu_pct": ("metric/hfu", 100.0),
-    "pred_peak_mem_gib": ("memory/total", 1 / 2**30),
+    "pred_peak_mem_gib": ("memory/total", 1 / GIB),
 }
 RISKY_FILL = 0.95  # from here on a job may or may not fit
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpucalc.core.units import GIGABIT
 from gpucalc.jobs import training as jobs
 from gpucalc.jobs.variations import scaled
 from gpucalc.questions.whatif import HOST_TIMES
@@ -112,7 +113,7 @@ def _traffic_causes(job: jobs.Job, slower: bool) -> list[Cause]:
         found.append(
             Cause(
                 "network",
-                f"the network is {'slower' if slower else 'faster'} than {rate * 8 / 1e9:g} Gb/s per GPU",
+                f"the network is {'slower' if slower else 'faster'} than {rate / GIGABIT:g} Gb/s per GPU",
                 "run all_reduce_perf of nccl-tests over the same nodes; check that all NICs, RDMA and rails are used",
                 1.0,
                 rate,

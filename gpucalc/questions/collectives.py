@@ -11,6 +11,7 @@ import numpy as np
 from gpucalc.core.columns import COLUMNS, parse_cell
 from gpucalc.core.errors import UsageError, unknown
 from gpucalc.core.ledger import Columns, Ledger
+from gpucalc.core.units import GIGABIT
 from gpucalc.core.vocabulary import operation
 from gpucalc.database.cluster import PLACE_CELLS, resolve_cluster
 from gpucalc.database.network import collective_constants, exchange_constants
@@ -311,13 +312,13 @@ def place_sentence(cluster: Cluster) -> str:
         and cluster.network_basis != "stated"
         and rate > 1.001 * usual
     ):
-        shared = f", whole cards while it is alone on its nodes: groups of a job have {usual * 8 / 1e9:g} each"
+        shared = f", whole cards while it is alone on its nodes: groups of a job have {usual / GIGABIT:g} each"
     elif cluster.cards < cluster.gpus_per_node:
         shared = ", shared by all GPUs of the node: a lone group of one rank a node has a whole card"
     return (
         f"{cluster.n_gpus} × {cluster.device.key}, {cluster.gpus_per_node} a node, {cluster.domain} in a "
         f"scale-up domain ({cluster.scale_up_topology}{sides}, {cluster.link_bandwidth / 1e9:g} GB/s per GPU and "
-        f"direction); {rate * 8 / 1e9:g} Gb/s of network per GPU ({cluster.network_basis}){shared}"
+        f"direction); {rate / GIGABIT:g} Gb/s of network per GPU ({cluster.network_basis}){shared}"
     )
 
 

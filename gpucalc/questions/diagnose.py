@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpucalc.core.errors import UsageError
+from gpucalc.core.units import GIGABIT
 from gpucalc.jobs import training as jobs
 from gpucalc.jobs.context import Context
 from gpucalc.jobs.variations import Outcome, Variation, outcomes, time_parts
@@ -43,7 +44,7 @@ class Finding:
         if self.cause.columns is None:
             return ""
         if self.cause.unit == "Gb/s":
-            return f"{value * 8 / 1e9:.3g} Gb/s"
+            return f"{value / GIGABIT:.3g} Gb/s"
         if self.cause.unit == "GB/s":
             return f"{value / 1e9:.3g} GB/s"
         if self.cause.unit == "ms":

@@ -9,6 +9,7 @@ from typing import Any
 from gpucalc.core.errors import UsageError
 from gpucalc.core.ledger import Ledger
 from gpucalc.core.trace import plain, records
+from gpucalc.core.units import GIB, GIGABIT
 from gpucalc.database.reader import Database
 from gpucalc.database.records import MATRIX_PEAK
 from gpucalc.database.references import references
@@ -62,7 +63,7 @@ def _facts(job: jobs.Job, ledger: Ledger) -> list[tuple[str, str]]:
     c, cluster = job.columns, job.cluster
     precision = job.cells["precision"]
     convention = "causal attention halved" if c["causal_flops"] else "full attention"
-    network = cluster.network_bandwidth_per_gpu * 8 / 1e9
+    network = cluster.network_bandwidth_per_gpu / GIGABIT
     facts = [
         ("model", f"{job.model.name}, {job.model.parameters_total / 1e9:.2f} B parameters"),
         (
@@ -101,8 +102,8 @@ def _summary(job: jobs.Job, ledger: Ledger) -> list[str]:
         f"The step takes {step:.3f} s; its largest terms are {shares}.",
         f"With all communication hidden it would take {lower:.3f} s (bound by {bound}), with none hidden "
         f"{upper:.3f} s; the estimate lies {100 * place:.0f} % of the way.",
-        f"The fullest GPU holds {at('memory/total') / 2**30:.1f} GiB, most of it {worst} "
-        f"({at(f'memory/{worst}') / 2**30:.1f} GiB), {100 * at('memory/fill'):.0f} % of what fits.",
+        f"The fullest GPU holds {at('memory/total') / GIB:.1f} GiB, most of it {worst} "
+        f"({at(f'memory/{worst}') / GIB:.1f} GiB), {100 * at('memory/fill'):.0f} % of what fits.",
     ]
 
 

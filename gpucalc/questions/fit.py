@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from gpucalc.core.ledger import Columns
+from gpucalc.core.units import GIB
 from gpucalc.estimate.training import estimate_training
 from gpucalc.jobs import training as jobs
 from gpucalc.jobs.completion import layout_sizes
@@ -293,7 +294,7 @@ def _overflow(outcome: Outcome) -> tuple[str, float]:
     """The largest term of a layout that does not fit, and the bytes that are missing."""
     name, size = largest_part(outcome.terms)
     over = outcome.terms["memory/raw"] - outcome.terms["memory/capacity"]
-    return f"{name} {size / 2**30:.1f} GiB", max(0.0, over)
+    return f"{name} {size / GIB:.1f} GiB", max(0.0, over)
 
 
 # --- a given count ----------------------------------------------------------------------------------------

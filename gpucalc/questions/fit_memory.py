@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from gpucalc.core.units import GIB
 from gpucalc.database.bands import memory_half_width
 
 if TYPE_CHECKING:
@@ -56,8 +57,8 @@ def host_text(outcome: Outcome) -> str:
     if held <= 0:
         return ""
     has = outcome.job.columns["host_memory_bytes"]
-    against = f" of {has / 2**30:,.0f} GiB" if has < KNOWN_HOST else "; the node's memory is not stated"
-    return f"{held / 2**30:,.1f} GiB a node{against}"
+    against = f" of {has / GIB:,.0f} GiB" if has < KNOWN_HOST else "; the node's memory is not stated"
+    return f"{held / GIB:,.1f} GiB a node{against}"
 
 
 def taken_text(job: Job) -> str:

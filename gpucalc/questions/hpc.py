@@ -12,7 +12,7 @@ import numpy as np
 
 from gpucalc.core.errors import DataError, UsageError, unknown
 from gpucalc.core.ledger import Columns, Ledger
-from gpucalc.core.units import parse_quantity
+from gpucalc.core.units import GIB, parse_quantity
 from gpucalc.database import defaults, files
 from gpucalc.database.cluster import Cluster
 from gpucalc.database.reader import Database
@@ -266,7 +266,7 @@ def scaling_rows(
             "speedup": float(shares[place] * count),
             "efficiency_pct": 100 * float(shares[place]),
             "halo_share_pct": 100 * float(halo[place] / step[place]),
-            "memory_gib": float(resident[place]) / 2**30,
+            "memory_gib": float(resident[place]) / GIB,
             "bound": bound_of(ledger, place),
             "fit": "fits" if resident[place] <= device.usable_bytes else "oom",
         }

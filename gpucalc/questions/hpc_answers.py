@@ -10,6 +10,7 @@ import numpy as np
 
 from gpucalc.core.errors import InfeasibleError, UsageError
 from gpucalc.core.ledger import Ledger
+from gpucalc.core.units import GIB
 from gpucalc.database.cluster import Cluster
 from gpucalc.database.reader import Database
 from gpucalc.database.records import Device
@@ -83,8 +84,8 @@ def _must_fit(kernel: Kernel, device: Device, total: Sequence[float], counts: Se
     if min(needed) > device.usable_bytes:
         least = -(-min(total) * kernel.memory // device.usable_bytes)
         raise InfeasibleError(
-            f"{min(total):.3g} {kernel.unit}s hold {min(needed) / 2**30:,.1f} GiB a GPU, more than the "
-            f"{device.usable_bytes / 2**30:.1f} GiB of {device.key}"
+            f"{min(total):.3g} {kernel.unit}s hold {min(needed) / GIB:,.1f} GiB a GPU, more than the "
+            f"{device.usable_bytes / GIB:.1f} GiB of {device.key}"
             + (f"; {int(least):,} GPUs would hold them" if least > max(counts) else "")
         )
 
@@ -162,7 +163,7 @@ def _kernel_row(kernel: Kernel, device: Device, n: int, units: float, ledger: Le
         "tflops": at("metric/rate") * kernel.flops / 1e12,
         "intensity_flop_per_byte": at("metric/intensity"),
         "peak_tflops": codes.device_peak(device, kernel.precision) / 1e12,
-        "memory_gib": at("memory/resident") / 2**30,
+        "memory_gib": at("memory/resident") / GIB,
         "bound": bound_of(ledger),
     }
 

@@ -19,6 +19,7 @@ import numpy as np
 from gpucalc.core.columns import parse_row
 from gpucalc.core.errors import DataError, UsageError
 from gpucalc.core.formula import Constant
+from gpucalc.core.units import GIB
 from gpucalc.database.efficiency import calibration_rows
 from gpucalc.database.network import calibration
 from gpucalc.database.tables import MEMORY_BAND, TIME_BAND
@@ -281,7 +282,7 @@ def runs_of(records: Sequence[Mapping[str, str]], context: Context, name: str) -
             quantity: value
             for quantity, value in (
                 (TIME_BAND, cells.get("measured_step_time_s")),
-                (MEMORY_BAND, (cells.get("measured_peak_mem_gib") or 0.0) * 2**30),
+                (MEMORY_BAND, (cells.get("measured_peak_mem_gib") or 0.0) * GIB),
             )
             if value
         }

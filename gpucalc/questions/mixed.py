@@ -17,6 +17,7 @@ import numpy as np
 
 from gpucalc.core.errors import UsageError
 from gpucalc.core.ledger import Columns, Ledger
+from gpucalc.core.units import GIB, GIGABIT
 from gpucalc.core.vocabulary import FITS
 from gpucalc.database.reader import Database
 from gpucalc.estimate.training import estimate_training
@@ -129,7 +130,7 @@ def plan_mixed(
             "seq_len": facts.cells["seq_len"],
             "global_batch": stated["global_batch"],
             "profile": facts.profile.name,
-            "network_gbps_per_gpu": facts.cluster.network_bandwidth_per_gpu * 8 / 1e9,
+            "network_gbps_per_gpu": facts.cluster.network_bandwidth_per_gpu / GIGABIT,
         },
         evaluated=evaluated,
         feasible=feasible,
@@ -152,7 +153,7 @@ def _kinds(stated: Mapping[str, Any], parts: Mapping[str, int], context: Context
         question["precision"] = next(p for p in ("fp32", "fp16", "bf16") if p in common)
     neutral = {"dp": total, "micro_batch": 1, "zero_stage": 1, "global_batch": total, "n_gpus": total}
     first = [jobs.resolve({**question, **neutral, "gpu": key}, context) for key in parts]
-    slowest = between or min(j.cluster.network_bandwidth_per_gpu for j in first) * 8 / 1e9
+    slowest = between or min(j.cluster.network_bandwidth_per_gpu for j in first) / GIGABIT
     return [
         _Kind(
             key,
@@ -415,7 +416,7 @@ def _timed(
     if row["micro_batches"]:
         question["micro_batches"] = read_micro_batches(row["micro_batches"], context.db)
     found = mixed_step(question, read_cuts(row["stages"], context.db), context)
-    return {**mixed_row(found), "memory_gib": {key: size / 2**30 for key, size in found.memory.items()}}
+    return {**mixed_row(found), "memory_gib": {key: size / GIB for key, size in found.memory.items()}}
 
 
 def _cuts(row: Mapping[str, Any], kinds: Sequence[_Kind], cells: Mapping[str, Any], layers: int) -> str:

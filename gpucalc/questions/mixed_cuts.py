@@ -20,6 +20,7 @@ import numpy as np
 
 from gpucalc.core.errors import UsageError
 from gpucalc.core.ledger import Columns, Ledger
+from gpucalc.core.units import GIB, GIGABIT
 from gpucalc.database import defaults as db_defaults
 from gpucalc.database.reader import Database
 from gpucalc.estimate.mixed import estimate_mixed, stage_column
@@ -317,7 +318,7 @@ def _jobs(
             "vpp": 1,
         }
         job = jobs.resolve(cells, context)
-        own[key.member.gpu] = job.cluster.network_bandwidth_per_gpu * 8 / 1e9
+        own[key.member.gpu] = job.cluster.network_bandwidth_per_gpu / GIGABIT
         found[key] = job
     whole = next(iter(found.values()))
     slowest = min(own.values())
@@ -392,7 +393,7 @@ def mixed_row(found: MixedStep) -> dict[str, Any]:
         "pred_step_time_high_s": step * found.band[1],
         "pred_tokens_per_s_per_gpu": tokens / step / found.n_gpus,
         "pred_mfu_pct": 100 * found.mfu,
-        "pred_peak_mem_gib": max(found.memory.values()) / 2**30,
+        "pred_peak_mem_gib": max(found.memory.values()) / GIB,
         "pred_fit": jobs.fit_of(found.fill),
         "pred_recompute": same.pop() if len(same) == 1 else ", ".join(f"{k} {v}" for k, v in found.recompute.items()),
     }

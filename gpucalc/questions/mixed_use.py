@@ -7,6 +7,7 @@ from typing import Any
 
 from gpucalc.core.columns import KINDS, parse_row
 from gpucalc.core.errors import GpucalcError, InfeasibleError, UsageError
+from gpucalc.core.units import GIB
 from gpucalc.database.defaults import HOUR
 from gpucalc.jobs.context import Context
 from gpucalc.layouts.axes import decided_axes
@@ -80,7 +81,7 @@ def explained(found: MixedStep, context: Context) -> tuple[list[tuple[str, str]]
             f"{row['pred_step_time_s']:.4g} s, band {row['pred_step_time_low_s']:.4g} to "
             f"{row['pred_step_time_high_s']:.4g}",
         ),
-        *((f"memory of {key}", f"{size / 2**30:.1f} GiB") for key, size in found.memory.items()),
+        *((f"memory of {key}", f"{size / GIB:.1f} GiB") for key, size in found.memory.items()),
         ("fit", row["pred_fit"]),
     ]
     return facts, ledger_tree(found.ledger, context.db, ROOTS)

@@ -15,6 +15,7 @@ import numpy as np
 from gpucalc.core.columns import cell_text, parse_row
 from gpucalc.core.errors import UsageError
 from gpucalc.core.rows import text_record
+from gpucalc.core.units import GIB, GIGABIT
 from gpucalc.database.profiles import Profile
 from gpucalc.estimate.training import estimate_training, least_step_time
 from gpucalc.jobs import training as jobs
@@ -189,7 +190,7 @@ def _facts(base: jobs.Job) -> dict[str, Any]:
         "profile": base.profile.name,
         "peak_flops_dense": c["peak"],
         "flop_convention": "causal attention" if c["causal_flops"] else "full attention",
-        "network_gbps_per_gpu": base.cluster.network_bandwidth_per_gpu * 8 / 1e9,
+        "network_gbps_per_gpu": base.cluster.network_bandwidth_per_gpu / GIGABIT,
         "network_basis": base.cluster.network_basis,
         "parameters_total": base.model.parameters_total,
     }
@@ -343,7 +344,7 @@ def _rows(
         if layers:
             cells["recompute_layers"] = int(layers)
         label = layout_label(cells, one.model.experts)
-        network = one.cluster.network_bandwidth_per_gpu * 8 / 1e9
+        network = one.cluster.network_bandwidth_per_gpu / GIGABIT
         known = {"seq_len": one.cells["seq_len"], "precision": one.cells["precision"]}
         known |= {"gpus_per_node": one.cluster.gpus_per_node, "inter_node_gbps_per_gpu": network}
         rows.append({"layout": label, **known, **cells, **row})
@@ -368,9 +369,9 @@ def _nearest_miss(miss: _Miss | None, base: jobs.Job, rejected: Mapping[str, int
     over = (fill - 1) * at("memory/capacity")
     label = layout_label(layout_cells(columns), base.model.experts)
     return (
-        f"nearest miss: {label} needs {over / 2**30:.1f} GiB more than the "
-        f"{at('memory/capacity') / 2**30:.1f} GiB that fit; its largest term is {largest} "
-        f"({parts[largest] / 2**30:.1f} GiB)"
+        f"nearest miss: {label} needs {over / GIB:.1f} GiB more than the "
+        f"{at('memory/capacity') / GIB:.1f} GiB that fit; its largest term is {largest} "
+        f"({parts[largest] / GIB:.1f} GiB)"
     )
 
 

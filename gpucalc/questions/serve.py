@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from gpucalc.core.errors import UsageError
+from gpucalc.core.units import GIB
 from gpucalc.jobs.context import Context
 from gpucalc.jobs.serving import ServingJob, resolve_serving, serving_predictions, stack_serving
 from gpucalc.jobs.serving_rules import layout_rules
@@ -210,9 +211,9 @@ def serving_rows(ledger: Ledger, found: Sequence[ServingJob], price: float | Non
         row["pred_tok_s_per_gpu"] = total / cells["n_gpus"] if total else None
         row["pred_max_concurrency"] = float(most[i])
         row["pred_decode_batch"] = float(batch[i])
-        row["pred_weights_gib"] = float(weights[i]) / 2**30
-        row |= {f"pred_{name.replace('-', '_')}_gib": float(v[i]) / 2**30 for name, v in split.items()}
-        row["pred_needed_gib"], row["pred_available_gib"] = float(need[i]) / 2**30, float(have[i]) / 2**30
+        row["pred_weights_gib"] = float(weights[i]) / GIB
+        row |= {f"pred_{name.replace('-', '_')}_gib": float(v[i]) / GIB for name, v in split.items()}
+        row["pred_needed_gib"], row["pred_available_gib"] = float(need[i]) / GIB, float(have[i]) / GIB
         row["pred_max_concurrency_per_rank"] = row["pred_kv_tokens"] / (cells["isl"] + cells["osl"])
         row["pred_least_memory_share"] = float(least[i])
         answered = row["pred_ttft_ms"] is not None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpucalc.core.columns import INPUT, MEASURED, NETWORK_PREDICTIONS, TRAINING_PREDICTIONS, cell_text, parse_cell
 from gpucalc.core.errors import UsageError
+from gpucalc.core.units import GIGABIT
 from gpucalc.jobs.context import Context
 from gpucalc.jobs.network import is_network
 from gpucalc.layouts.axes import AXES, decided_axes
@@ -179,7 +180,7 @@ def _every_layout(
     base = asked.base
     known = {"seq_len": base.cells["seq_len"], "precision": base.cells["precision"]}
     known["gpus_per_node"] = base.cluster.gpus_per_node
-    known["inter_node_gbps_per_gpu"] = base.cluster.network_bandwidth_per_gpu * 8 / 1e9
+    known["inter_node_gbps_per_gpu"] = base.cluster.network_bandwidth_per_gpu / GIGABIT
     shared = {**values, **known, **asked.question, "cell": outcome.cell + 1}
     frame = _Frame(columns_of(spec), {name: cell_text(value) for name, value in shared.items()})
     for block in blocks(asked.space, cuts(asked.space)):

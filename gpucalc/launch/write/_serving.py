@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from gpucalc.core.units import GIB
 from gpucalc.database.documents import MEMORY_RULES
 from gpucalc.estimate.serving import estimate_serving
 from gpucalc.formulas.kv_cache import share_of_free, share_of_total, share_static
@@ -127,7 +128,7 @@ def share_problem(job: ServingJob, engine: str) -> list[str]:
     share = memory_share(job, engine)
     if share <= 1:
         return []
-    gib = float(estimate_serving(stack_serving([job]))["memory/kv-space"]) / 2**30
+    gib = float(estimate_serving(stack_serving([job]))["memory/kv-space"]) / GIB
     return [
         f"a cache of {gib:.1f} GiB, as {job.engine.name} was predicted to hold, leaves {engine} too little: state "
         f"--set framework={engine}, or a smaller memory_share"
@@ -151,7 +152,7 @@ def share_remark(job: ServingJob, engine: str) -> list[str]:
     """What is said where the share was converted."""
     if job.engine.name == engine:
         return []
-    gib = float(estimate_serving(stack_serving([job]))["memory/kv-space"]) / 2**30
+    gib = float(estimate_serving(stack_serving([job]))["memory/kv-space"]) / GIB
     was, there = job.engine.name, share_text(job, engine)
     return [f"costed as {was}: {there} gives {engine} the same cache of {gib:.1f} GiB a GPU, not {was}'s share"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gpucalc.core.units import GIB
 from gpucalc.estimate.training import estimate_training
 from gpucalc.jobs import training as jobs
 from gpucalc.jobs.context import Context
@@ -14,7 +15,6 @@ from gpucalc.output.figures import parts
 from gpucalc.output.figures.canvas import BLUE, GREEN, ORANGE, PALE, PLATE, RED, grid, new_figure, settings, time_scale
 from gpucalc.questions.timeline import Timeline, at, drawn_micro_batches, in_flight, timeline
 
-GIB = 2.0**30
 STAGES = ("first", "second", "last")
 COLOURS = {orders.FORWARD: BLUE, orders.BACKWARD: ORANGE, orders.WEIGHT: GREEN}
 NAMES = {orders.FORWARD: "forward", orders.BACKWARD: "backward", orders.WEIGHT: "weight gradients"}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gpucalc.core.columns import INPUT
+from gpucalc.core.units import GIB
 from gpucalc.estimate.training import estimate_training
 from gpucalc.jobs import training as jobs
 from gpucalc.jobs.context import Context
@@ -24,7 +25,6 @@ from gpucalc.output.figures.canvas import (
 )
 
 SHOWN = 12  # bars that can still be read on a page
-GIB = 2.0**30
 EXHAUSTIVE = 5_000_000  # enumerated layouts up to which the whole front is looked for: a few seconds
 FASTEST = 500
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from gpucalc.core.errors import UsageError
 from gpucalc.core.ledger import Ledger
+from gpucalc.core.units import GIB
 from gpucalc.jobs.context import Context
 from gpucalc.jobs.training import Job, fit_of, predict, resolve
 from gpucalc.jobs.tuning import quantisation_of
@@ -230,9 +231,9 @@ def _policy_answer(policy: Policy, ledger: Ledger, training: Ledger, job: Job) -
         "sync_s": at("time/sync"),
         "controller_s": float(ledger.columns["driver_seconds"]),
         "pred_tokens_per_s_per_gpu": tokens / step / policy.n_gpus,
-        "pred_peak_mem_gib": at("memory/total") / 2**30,
-        "update_gib": at("memory/update") / 2**30,
-        "engine_gib": at("memory/engine") / 2**30,
+        "pred_peak_mem_gib": at("memory/total") / GIB,
+        "update_gib": at("memory/update") / GIB,
+        "engine_gib": at("memory/engine") / GIB,
         "layout": layout_label(job.cells, job.model.experts),
     }
     return Answer(row, job, {"step": ledger, "update": training})
@@ -289,7 +290,7 @@ def _none_fits(answers: Sequence[Answer]) -> str:
     """What the least split needs, what a GPU has, and what makes room."""
     best = min(answers, key=lambda a: a.row["pred_peak_mem_gib"])
     row, job = best.row, best.job
-    have = float(job.columns["usable_bytes"]) / 2**30
+    have = float(job.columns["usable_bytes"]) / GIB
     side = "the update" if row["update_gib"] >= row["engine_gib"] else "the engine"
     return (
         f"No split fits: {row['split']}, the least, takes {row['pred_peak_mem_gib']:.1f} GiB on the fullest GPU, of "

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpucalc.core.errors import UsageError
+from gpucalc.core.units import GIB
 from gpucalc.database.recipes import choose_recipe
 from gpucalc.jobs.context import Context
 from gpucalc.jobs.training import Job, fit_of, predict, resolve
@@ -97,7 +98,7 @@ def policy_row(tuning: Tuning, context: Context, constants: Mapping[str, float] 
     step = float(ledger["time/step"])
     tokens = policy.rollouts * (policy.prompt + policy.mean_response)
     return {
-        "pred_peak_mem_gib": float(ledger["memory/total"]) / 2**30,
+        "pred_peak_mem_gib": float(ledger["memory/total"]) / GIB,
         "pred_tokens_per_s_per_gpu": tokens / step / policy.n_gpus,
         "pred_step_time_s": step,
         "pred_fit": fit_of(float(training["memory/fill"])) if float(ledger["generation/holds"]) >= 1 else "oom",

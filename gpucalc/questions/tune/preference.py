@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpucalc.core.ledger import Ledger
+from gpucalc.core.units import GIB
 from gpucalc.formulas.preference import frozen_models_memory
 from gpucalc.jobs.training import Job, beside, fit_of, recompute_text, stack
 
@@ -51,7 +52,7 @@ def preference_row(
         **row,
         "pred_step_time_s": seconds,
         "pred_tokens_per_s_per_gpu": float(training["metric/tokens_per_s_per_gpu"] * training["time/step"]) / seconds,
-        "pred_peak_mem_gib": (float(training["memory/total"]) + reference) / 2**30,
+        "pred_peak_mem_gib": (float(training["memory/total"]) + reference) / GIB,
         "pred_recompute": recompute_text(
             job.cells.get("recompute"),
             float(training["symbol/full_share"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpucalc.core.errors import UsageError
+from gpucalc.core.units import GIGABIT
 from gpucalc.database import files
 from gpucalc.database.reader import Database
 from gpucalc.database.records import Device, Link, Node
@@ -199,7 +200,7 @@ def check_one_link(claim: Claim, db: Database) -> Verdict:
 def check_port(claim: Claim, db: Database) -> Verdict:
     """Whether a network port carries a rate."""
     link = db.link(str(claim.fields["fabric"]))
-    rate = link.bandwidth * 8 / 1e9
+    rate = link.bandwidth / GIGABIT
     return _figure(
         claim, float(claim.fields["gbps"]), rate, "Gb/s", f"{link.key}, one direction", f"links/{link.key}.toml"
     )
@@ -208,7 +209,7 @@ def check_port(claim: Claim, db: Database) -> Verdict:
 def check_node_network(claim: Claim, db: Database) -> Verdict:
     """Whether the compute network ports of a node carry a rate together, or each of them does."""
     node, said = db.node(str(claim.fields["node"])), float(claim.fields["gbps"])
-    port = node.nic_bandwidth * 8 / 1e9
+    port = node.nic_bandwidth / GIGABIT
     if not port or not node.nic_count:
         raise UsageError(f"{node.key} states no compute network ports (nodes/{node.key}.toml)")
     what = f"{node.nic_count} ports of {node.key}, one direction"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpucalc.core.errors import UsageError
+from gpucalc.core.units import GIB
 from gpucalc.database.cluster import resolve_cluster
 from gpucalc.database.reader import Database
 from gpucalc.jobs.context import Context
@@ -67,8 +68,8 @@ def check_zero(claim: Claim, db: Database) -> Verdict:
     states = [sum(float(ledger[f"memory/{p}"][i]) for p in ("weights", "gradients", "optimizer")) for i in range(4)]
     total = [float(ledger["memory/total"][i]) for i in range(4)]
     lines = tuple(
-        f"stage {i}: states {states[i] / 2**30:.1f} GiB, {states[i] / states[0]:.3f} of stage 0; "
-        f"with activations and reserve {total[i] / 2**30:.1f} GiB, {total[i] / total[0]:.3f} of it"
+        f"stage {i}: states {states[i] / GIB:.1f} GiB, {states[i] / states[0]:.3f} of stage 0; "
+        f"with activations and reserve {total[i] / GIB:.1f} GiB, {total[i] / total[0]:.3f} of it"
         for i in range(4)
     )
     because = (
