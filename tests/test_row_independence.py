@@ -87,3 +87,9 @@ def test_search_eval_and_explain_say_the_same_of_a_layout(model: str) -> None:
         assert {t["path"]: t["value"] for t in labelled.terms}["time/step"] == pytest.approx(
             row["pred_step_time_s"], rel=1e-12
         )
+
+
+def test_a_dense_row_pays_for_no_experts_that_its_neighbours_fetch() -> None:
+    deepspeed = {"gpu": "v100-sxm2-32gb", "framework": "HF Trainer + DeepSpeed", "zero_stage": 3, "seq_len": 512}
+    looped = {"model": "mixtral-8x7b", "n_gpus": 16, **deepspeed}
+    check([{"model": "llama-3.1-8b", "n_gpus": 16, **deepspeed}, looped, {**looped, "expert_kernel": "grouped"}])

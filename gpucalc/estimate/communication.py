@@ -252,7 +252,8 @@ def add_data_parallel(ledger: Ledger) -> None:
             loops = any_row(ledger.columns["modules_fetched"] * ledger.columns["experts_apart"] > 0)
         if loops:
             pieces = f"fsdp/{name}/pieces"
-            ledger.add(pieces, data_parallel.expert_pieces)
+            ledger.add("fsdp/experts/fetched", data_parallel.experts_fetched)
+            ledger.add(pieces, data_parallel.expert_pieces, fetched="fsdp/experts/fetched")
         ledger.add(
             f"fsdp/{name}/piece",
             data_parallel.gathered_piece,
@@ -261,7 +262,13 @@ def add_data_parallel(ledger: Ledger) -> None:
         )
         gather(ledger, piece, message=f"fsdp/{name}/piece", **sharers)
         if loops:
-            ledger.add(f"fsdp/{name}/all-gather", data_parallel.fetched_time, piece=piece, pieces=pieces)
+            ledger.add(
+                f"fsdp/{name}/all-gather",
+                data_parallel.fetched_time,
+                piece=piece,
+                pieces=pieces,
+                fetched="fsdp/experts/fetched",
+            )
         else:
             ledger.product(f"fsdp/{name}/all-gather", piece, pieces)
         gather(ledger, f"fsdp/{name}/reduce-scatter", message=f"fsdp/{name}/gradients", **sharers)

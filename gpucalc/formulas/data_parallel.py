@@ -165,29 +165,36 @@ def gathered_piece(message: Bytes, gather_pieces: Count) -> Bytes:
     return message / gather_pieces
 
 
-@formula(symbol="q_E", cite="deepspeed-fetch", valid="modules_fetched and experts_apart 0 or 1")
-def expert_pieces(
-    gather_pieces: Count, modules_fetched: Flag, experts_apart: Flag, experts: Count, ep: Ranks, gated: Flag
-) -> Count:
-    """Collectives in which the experts of a layer are gathered: one for each weight where each module is fetched.
+@formula(symbol="[fetch]", cite="deepspeed-fetch", valid="flags")
+def experts_fetched(modules_fetched: Flag, experts_apart: Flag, experts: Count) -> Flag:
+    """Whether the weights of experts are gathered one by one, when the loop over them comes to each.
+
+    >>> [float(experts_fetched(1, apart, experts)) for apart, experts in ((1, 8), (0, 8), (1, 0))]
+    [1.0, 0.0, 0.0]
+    """
+    return modules_fetched * experts_apart * np.greater(experts, 0)
+
+
+@formula(symbol="q_E", cite="deepspeed-fetch", valid="fetched 0 or 1")
+def expert_pieces(gather_pieces: Count, fetched: Flag, experts: Count, ep: Ranks, gated: Flag) -> Count:
+    """Collectives in which the experts of a layer are gathered: one for each weight where each is fetched.
 
     A loop calls experts in an order that differs from step to step, so that none is fetched ahead.
 
-    >>> [float(expert_pieces(1, fetched, 1, 128, 1, 1)) for fetched in (0, 1)]
+    >>> [float(expert_pieces(1, fetched, 128, 1, 1)) for fetched in (0, 1)]
     [1.0, 384.0]
     """
-    each = modules_fetched * experts_apart
-    return each * np.maximum(experts / ep, 1.0) * (2 + gated) + (1 - each) * gather_pieces
+    return fetched * np.maximum(experts / ep, 1.0) * (2 + gated) + (1 - fetched) * gather_pieces
 
 
 @formula(symbol="q·(t+t_fetch)", cite="deepspeed-fetch", valid="")
-def fetched_time(piece: Seconds, pieces: Count, fetch_seconds: Seconds, modules_fetched: Flag) -> Seconds:
+def fetched_time(piece: Seconds, pieces: Count, fetch_seconds: Seconds, fetched: Flag) -> Seconds:
     """Time in which the pieces of a layer's parameters are gathered, each after the hooks that ask for it.
 
     >>> fetched_time(1e-4, 384, 1e-3, 1)
     0.4224
     """
-    return pieces * (piece + modules_fetched * fetch_seconds)
+    return pieces * (piece + fetched * fetch_seconds)
 
 
 @formula(symbol="n_tied", cite="megatron-core", valid="pp >= 1")
