@@ -66,6 +66,8 @@ def test_diagnose_finds_the_resource_that_explains_a_measured_step() -> None:
         (("generate", *NET, "--gpu", "a100-sxm-80gb", "--gpus", "1"), "makes pictures or clips"),
         (("run", "flux.1-dev", *RESNET[1:], "--set", "mode=generation", "--samples", "1M"), "a run is one of training"),
         (("run", *RESNET, "--samples", "0"), "expected more than 0"),
+        (("generate", "flux.1-dev", *RESNET[1:5], "--frames", "50"), "makes single images"),
+        (("generate", "llama-3.1-8b", *RESNET[1:5]), "makes no pictures or clips"),
     ],
 )
 def test_what_has_no_answer_is_told_in_a_sentence(arguments: tuple[str, ...], said: str) -> None:
@@ -90,3 +92,19 @@ def test_a_sweep_takes_networks_beside_decoders(tmp_path) -> None:
     planned = gpucalc("plan", *RESNET[:4], "8", "--global-batch", "2048", "--top", "1", "-f", "csv")
     [row] = list(csv.DictReader(io.StringIO(planned.out)))
     assert row["pred_samples_per_s"] == rows[0]["pred_samples_per_s"]
+
+
+def test_commands_that_state_no_layout_take_the_planned_one() -> None:
+    job = ("whisper-large-v3", "--gpu", "h100-sxm-80gb", "--gpus", "8", "--global-batch", "256")
+    [row] = list(csv.DictReader(io.StringIO(gpucalc("plan", *job, "--top", "1", "-f", "csv").out)))
+    for command in ("power", "storage", "run"):
+        ran = gpucalc(command, *job, *(("--samples", "1M") if command == "run" else ()))
+        assert ran.status == 0, (command, ran.err)
+        assert f"the fastest is taken: {row['layout']}" in ran.err
+
+
+def test_the_data_of_a_network_are_those_of_its_samples() -> None:
+    job = ("--gpu", "h100-sxm-80gb", "--gpus", "8", "--global-batch", "2048")
+    said = {model: gpucalc("storage", model, *job).err for model in ("resnet-50", "dlrm-dcnv2")}
+    assert "data of kind image are taken" in said["resnet-50"]
+    assert "data of kind text are taken" in said["dlrm-dcnv2"]

@@ -27,11 +27,14 @@ def generate(
     \b
     gpucalc generate flux.1-dev --gpu h100-sxm-80gb --gpus 8 --resolution 1024x1024 --steps 28
     """
-    from gpucalc.cli.networks import write_plan
+    from gpucalc.cli.networks import asks_of_network, write_plan
+    from gpucalc.models.model import resolve_preset
     from gpucalc.questions.network import plan_network
 
     cells = {**job.cells(), "mode": "generation"}
     if "model" not in cells:
         raise UsageError("missing: a MODEL that makes pictures or clips, such as flux.1-dev (gpucalc models list)")
+    if not asks_of_network({"model": cells["model"]}) and resolve_preset(str(cells["model"])) is not None:
+        raise UsageError(f"{cells['model']} makes no pictures or clips; flux.1-dev does (gpucalc models list)")
     require(cells, "gpu", "n_gpus")
     return write_plan(plan_network(cells, job.context(), objective, top), output)

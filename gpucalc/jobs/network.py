@@ -104,6 +104,8 @@ def stated_network(cells: Mapping[str, Any], mode: str, warnings: list[str]) -> 
     if mode == TRAINING and cells.get("latents_cached") is False:
         sizes["encode"] = True
     network = load_network(preset, sizes)
+    if int(cells.get("frames") or 1) > 1 and network.steps and network.sample == "image":
+        raise UsageError(f"{network.name} makes single images; frames is of models of clips, such as wan-2.1-1.3b")
     if cells.get("steps") is not None and not network.steps:
         raise UsageError(f"{network.name} has no steps")
     if numbers:

@@ -73,8 +73,8 @@ def _unknown_model(text: str) -> UsageError:
     network = resolve_network(text)
     if network is not None:
         return UsageError(
-            f"{network} is not a stack of decoder layers; plan, fit, scale, explain, whatif, diagnose, run, eval and "
-            "sweep answer about it"
+            f"{network} is not a stack of decoder layers; plan, fit, scale, explain, whatif, diagnose, run, power, "
+            "storage, eval and sweep answer about it, and generate where it makes pictures or clips"
         )
     return unknown("model", text, preset_names(), WAYS)
 

@@ -64,10 +64,11 @@ class NetworkPace:
 
 def network_pace(cells: Mapping[str, Any], context: Context) -> NetworkPace:
     """The predicted pace of a network. Raises UsageError for a wrong job, InfeasibleError where it has no room."""
-    from gpucalc.jobs.network import predict_networks, resolve_network_job
+    from gpucalc.jobs.network import predict_networks
     from gpucalc.questions.network import network_label
+    from gpucalc.questions.network_change import base_job
 
-    job = resolve_network_job(cells, context)
+    job, notes = base_job(cells, context)
     [row] = predict_networks([job])
     label = network_label(job.cells)
     if row["pred_fit"] == "oom":
@@ -79,5 +80,5 @@ def network_pace(cells: Mapping[str, Any], context: Context) -> NetworkPace:
         samples_per_s=float(row["pred_samples_per_s"]),
         parameters=float(job.network.parameters),
         replicas=float(job.cells.get("dp") or job.cluster.n_gpus),
-        notes=list(job.warnings),
+        notes=notes,
     )

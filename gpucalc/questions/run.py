@@ -99,6 +99,8 @@ def run_network(cells: Mapping[str, Any], question: Question, context: Context) 
     label = network_label(job.cells)
     if row["pred_fit"] == "oom":
         raise InfeasibleError(f"{label} needs {row['pred_peak_mem_gib']:.1f} GiB of a GPU, more than it has")
+    unit = job.cells.get("sample") or job.network.sample
+    notes = [*notes, f"the run counts {question.tokens:,.0f} samples ({unit}), not tokens"]
     return run_of_step(step_of_network(job, row, label, context.db), question, context.db, notes)
 
 

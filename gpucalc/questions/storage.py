@@ -190,10 +190,27 @@ def predict(questions: Sequence[Question], db: Database) -> Ledger:
     return estimate_storage(Columns({name: np.array([row[name] for row in rows]) for name in rows[0]}))
 
 
+# What a sample of a network is read as; other samples are read as text is: rows, sequences, utterances.
+WORKLOADS = {"image": "image", "clip": "video", "pair": "multimodal"}
+
+
+def _usual_workload(cells: Mapping[str, Any] | None) -> str:
+    """The data of a job that states none: those of its samples."""
+    from gpucalc.models.networks.catalog import load_network, resolve_network
+
+    if cells is None:
+        return "image"
+    if not is_network(cells):
+        return "text"
+    preset = resolve_network(str(cells.get("model") or ""))
+    sample = str(cells.get("sample") or (load_network(preset).sample if preset else "image"))
+    return WORKLOADS.get(sample, "text")
+
+
 def storage(question: Question, context: Context, cells: Mapping[str, Any] | None = None) -> StorageResult:
     """What data and checkpoints ask of a store; `cells` is the model's job, whose tokens and checkpoints count."""
     db = context.db
-    kind = question.workload or ("text" if cells and not is_network(cells) else "image")
+    kind = question.workload or _usual_workload(cells)
     workload = db_defaults.workload(db, kind)
     cluster = resolve_cluster(
         db, question.gpu, question.n_gpus, question.gpus_per_node, question.inter_node_gbps_per_gpu, context.fabric
@@ -203,6 +220,8 @@ def storage(question: Question, context: Context, cells: Mapping[str, Any] | Non
     extra: dict[str, float] = {}
     if cells is not None:
         step, notes = _planned(cells, context)
+        if question.workload is None:
+            notes = [*notes, f"--workload is not stated; data of kind {kind} are taken"]
         if question.compute_time is None:
             # A step of the planned model feeds the question: its tokens, or one sample for each of its sequences.
             samples = question.batch or (step.tokens if workload.name == "text" else step.samples) / cluster.n_gpus
