@@ -236,7 +236,7 @@ def test_grids_of_many_countries(country: str, grams: float) -> None:
 
 
 def test_a_sample_of_a_network_takes_the_power_of_the_site() -> None:
-    cells = {"model": "resnet-50", "gpu": "h100-sxm-80gb", "n_gpus": 16}
+    cells = {"model": "resnet-50", "gpu": "h100-sxm-80gb", "n_gpus": 16, "micro_batch": 256}
     [row] = predict_networks([resolve_network_job(cells, Context(DB))])
     found = power(Question("h100-sxm-80gb", 16), Context(DB), cells)
     watts = 1e6 * found.figures["site_mw"][0]

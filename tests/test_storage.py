@@ -231,7 +231,7 @@ def test_a_planned_step_feeds_other_samples_too() -> None:
 def test_the_step_of_a_network_reads_its_samples(model: str, workload: str) -> None:
     from gpucalc.jobs.network import predict_networks, resolve_network_job
 
-    cells = {"model": model, "gpu": "h100-sxm-80gb", "n_gpus": 8}
+    cells = {"model": model, "gpu": "h100-sxm-80gb", "n_gpus": 8, "micro_batch": 4}
     [row] = predict_networks([resolve_network_job(cells, Context(DB))])
     question = Question("h100-sxm-80gb", 8, workload=workload, read_bandwidth=1e13, cores=1e6, wait=0.0)
     found = storage(question, Context(DB), cells)
